@@ -1,0 +1,17 @@
+//! The words of Paceline as types, and the files they are written to.
+//!
+//! This crate knows nothing of time, sockets or threads. Everything here is data: who takes part
+//! ([`View`]), where they sit ([`Topology`]), what is in force ([`Settings`]), and how people write
+//! quantities ([`ByteSize`], [`Rate`]).
+
+mod element;
+mod plan;
+mod quantity;
+mod topology;
+mod view;
+
+pub use element::{Dtype, ReduceOp};
+pub use plan::{Plan, PlanError};
+pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
+pub use topology::{Host, Link, Topology};
+pub use view::{Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker};

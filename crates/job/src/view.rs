@@ -1,0 +1,202 @@
+//! Who takes part, and what is in force: an immutable, versioned [`View`].
+
+use crate::ByteSize;
+use serde::{Deserialize, Serialize};
+use std::{fmt, time::Duration};
+
+/// A worker's place in the current view.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+impl Rank {
+    /// For indexing a list that has one entry per worker.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Counts the views of a job. Every message carries its view's version.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct ViewVersion(pub u32);
+
+impl fmt::Display for ViewVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One process of the job, as its peers know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Workers with the same host can share memory.
+    pub host: String,
+    /// Where it accepts connections from its peers (`address:port`); empty where nothing listens.
+    pub address: String,
+}
+
+/// An immutable list of workers, in rank order, with the settings in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// One more than the view before it.
+    pub version: ViewVersion,
+    /// Indexed by rank.
+    pub workers: Vec<Worker>,
+    /// What the scheduler and the strategies follow while this view is in force.
+    pub settings: Settings,
+}
+
+impl View {
+    /// A first view of `size` workers who all sit on one host and listen nowhere.
+    pub fn local(size: usize, settings: Settings) -> View {
+        View::on_hosts(vec!["local".to_string(); size], settings)
+    }
+
+    /// A first view with the given host for each rank.
+    pub fn on_hosts(hosts: Vec<String>, settings: Settings) -> View {
+        let workers =
+            hosts.into_iter().map(|host| Worker { host, address: String::new() }).collect();
+        View { version: ViewVersion(1), workers, settings }
+    }
+
+    /// Number of workers.
+    pub fn size(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// For each rank the index of its host, hosts numbered in the order they first appear.
+    pub fn host_indices(&self) -> Vec<u32> {
+        let mut seen: Vec<&str> = Vec::new();
+        let mut indices = Vec::with_capacity(self.workers.len());
+        for worker in &self.workers {
+            let index = seen.iter().position(|host| *host == worker.host).unwrap_or_else(|| {
+                seen.push(&worker.host);
+                seen.len() - 1
+            });
+            indices.push(index as u32);
+        }
+        indices
+    }
+}
+
+/// The name of a strategy, or `auto`.
+///
+/// `auto` is resolved once per view, before the view is agreed, so that ranks cannot differ.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StrategyChoice(pub String);
+
+impl StrategyChoice {
+    /// Let Paceline choose by message size and topology.
+    pub const AUTO: &'static str = "auto";
+
+    /// Let Paceline choose.
+    pub fn auto() -> StrategyChoice {
+        StrategyChoice(StrategyChoice::AUTO.to_string())
+    }
+}
+
+impl fmt::Display for StrategyChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What the scheduler and the strategies follow. Equal on all ranks of a view.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How all-reduces are programmed.
+    pub strategy: StrategyChoice,
+    /// The largest chunk. Small: urgent tensors overtake sooner, and stages overlap. Large: fewer messages.
+    pub partition: ByteSize,
+    /// Bytes handed to the transport and not yet delivered, above which no further chunk is started.
+    /// Small: an urgent tensor waits less. Large: the link never runs dry.
+    pub credit: ByteSize,
+    /// Bytes each peer may send to a worker for tensors that worker has not posted yet.
+    /// It bounds the memory a worker that lags behind must set aside, per peer.
+    pub eager: ByteSize,
+    /// After this long without progress on a tensor, ask everybody who lacks it, and report.
+    pub stall_report: Duration,
+    /// After this long without progress a tensor fails.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            strategy: StrategyChoice::auto(),
+            partition: ByteSize::mib(1),
+            credit: ByteSize::mib(8),
+            eager: ByteSize::mib(4),
+            stall_report: Duration::from_secs(10),
+            timeout: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
+/// Settings that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A chunk must hold at least one element of every type.
+    #[error("partition is {0}; it must be at least 64 bytes")]
+    PartitionTooSmall(ByteSize),
+    /// Lengths on the wire are 32 bits.
+    #[error("partition is {0}; it must be at most 1GiB (use 1GiB to send tensors whole)")]
+    PartitionTooLarge(ByteSize),
+    /// Without credit nothing is ever sent.
+    #[error("credit is 0; give at least 1 byte (a chunk may overdraw it), or `unlimited`")]
+    NoCredit,
+}
+
+impl Settings {
+    /// Scheduling off: chunks enter the network in the order they were posted, as fast as they come.
+    pub fn fifo(self) -> Settings {
+        Settings { credit: ByteSize::UNLIMITED, ..self }
+    }
+
+    /// Refuse what cannot work, with the remedy.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        if self.partition < ByteSize(64) {
+            return Err(SettingsError::PartitionTooSmall(self.partition));
+        }
+        if self.partition > ByteSize(1 << 30) {
+            return Err(SettingsError::PartitionTooLarge(self.partition));
+        }
+        if self.credit == ByteSize(0) {
+            return Err(SettingsError::NoCredit);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_numbered_in_order_of_appearance() {
+        let hosts = ["b", "a", "b", "c"].map(String::from).to_vec();
+        assert_eq!(View::on_hosts(hosts, Settings::default()).host_indices(), [0, 1, 0, 2]);
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        assert_eq!(Settings::default().validate(), Ok(()));
+        let with = |partition, credit| Settings { partition, credit, ..Settings::default() };
+        assert!(with(ByteSize(8), ByteSize(1)).validate().is_err());
+        assert!(with(ByteSize::UNLIMITED, ByteSize(1)).validate().is_err());
+        assert!(with(ByteSize::kib(1), ByteSize(0)).validate().is_err());
+    }
+}

@@ -1,0 +1,6 @@
+//! What to send, when, to whom.
+//!
+//! Everything here is a pure function or a deterministic state machine: no clock, no socket, no
+//! thread. `paceline-net` drives it in real time and `paceline-replay` in virtual time.
+
+pub mod program;
