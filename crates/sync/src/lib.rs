@@ -4,3 +4,4 @@
 //! thread. `paceline-net` drives it in real time and `paceline-replay` in virtual time.
 
 pub mod program;
+pub mod strategy;
