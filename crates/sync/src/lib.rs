@@ -3,5 +3,12 @@
 //! Everything here is a pure function or a deterministic state machine: no clock, no socket, no
 //! thread. `paceline-net` drives it in real time and `paceline-replay` in virtual time.
 
+pub mod collective;
+pub mod engine;
+pub mod event;
+pub mod frame;
 pub mod program;
+mod resolver;
+pub mod scheduler;
+pub mod slab;
 pub mod strategy;
