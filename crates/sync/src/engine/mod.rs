@@ -1,0 +1,515 @@
+//! The engine: one worker's part in all collectives, as a deterministic state machine.
+//!
+//! Events go in, actions come out ([`crate::event`]); time is an argument. It owns no memory of
+//! tensors, no socket, no clock and no thread, so that the same object runs a real worker and a
+//! worker in virtual time. The rooms: `lanes` runs programs, `receive` decides where arriving bytes
+//! go, `outgoing` decides whether departing ones may go, `stall` watches for lack of progress.
+//!
+//! Bounds: scratch that waits for its turn is at most one message per receive instruction of the
+//! chunks in progress; eager scratch is at most `eager` bytes per peer; names are kept for as long as
+//! the engine lives, so a job should reuse them (the use count tells uses apart).
+
+mod lanes;
+mod outgoing;
+mod receive;
+mod stall;
+
+use crate::{
+    event::{Action, BufId, Event, OpError, OpId, Post, name_hash},
+    frame::{Header, Kind, OpKey},
+    program::{Program, REGISTERS, Site, Strategy},
+    resolver::Resolver,
+    scheduler::Scheduler,
+    slab::{Key, Slab},
+    strategy::UnknownStrategy,
+};
+use outgoing::{Blocked, Sending};
+use paceline_job::{Rank, Time, View};
+use receive::{Eager, Receiving};
+use rustc_hash::FxHashMap;
+use stall::Stall;
+use std::{collections::VecDeque, sync::Arc};
+
+/// How many operations that failed elsewhere before they were posted here are remembered.
+const ABORTED_KEPT: usize = 1024;
+
+/// See the file's first paragraph.
+#[derive(Debug)]
+pub struct Engine {
+    rank: Rank,
+    view: Arc<View>,
+    hosts: Arc<[u32]>,
+    resolver: Resolver,
+    scheduler: Scheduler,
+    peers: Vec<Peer>,
+    /// Indexed by `OpId`. Boxed: an operation is large and most places are empty.
+    ops: Vec<Option<Box<Op>>>,
+    by_key: FxHashMap<OpKey, OpId>,
+    names: FxHashMap<u64, NameUse>,
+    chunks: Slab<Chunk>,
+    sending: Slab<Sending>,
+    receiving: Slab<Receiving>,
+    bufs: Bufs,
+    /// Frames that arrived before their operation was posted.
+    eager: FxHashMap<OpKey, Vec<Eager>>,
+    /// Peers that wait to hear that an operation was posted.
+    wanted: FxHashMap<OpKey, Vec<Rank>>,
+    /// Operations that failed elsewhere before they were posted here; the oldest are forgotten.
+    aborted: VecDeque<(OpKey, Rank, String)>,
+    last_posted: Arc<str>,
+    /// Lost workers in the order they were lost, and how.
+    lost: Vec<(Rank, String)>,
+}
+
+#[derive(Debug)]
+struct NameUse {
+    name: Arc<str>,
+    uses: u32,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// Eager bytes we may still send to it.
+    grant_bytes: u64,
+    /// Eager bytes of ours that it holds or has in flight, as we granted them.
+    held_bytes: u64,
+    /// Eager bytes it may have back and was not told yet.
+    owed_bytes: u64,
+    /// Sends that wait for a grant or a notice, in order.
+    blocked: VecDeque<Blocked>,
+}
+
+#[derive(Debug)]
+struct Op {
+    post: Post,
+    key: OpKey,
+    site: Site,
+    strategy: Arc<dyn Strategy>,
+    partition_elements: u64,
+    signature: u32,
+    /// Elements as told to peers.
+    told_elements: u64,
+    chunks: Vec<ChunkSlot>,
+    /// The scheduler's name for it; unlike its id it is never reused.
+    ticket: u64,
+    /// First chunk that the scheduler has not looked at.
+    next_chunk: u32,
+    unfinished: u32,
+    /// Sends, receives and local work that a driver has in hand: memory is not ours to give back before.
+    in_hand: u32,
+    /// Members that said they have posted it.
+    noticed: Vec<bool>,
+    /// Members that were asked to say so.
+    asked: Vec<bool>,
+    last_progress: Time,
+    stall: Stall,
+    error: Option<Arc<OpError>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ChunkSlot {
+    Waiting,
+    Running(Key),
+    Done,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    op: OpId,
+    index: u32,
+    program: Box<dyn Program>,
+    lanes: Vec<Lane>,
+    unfinished_lanes: u32,
+    undelivered: u32,
+}
+
+#[derive(Debug)]
+struct Lane {
+    pc: u32,
+    registers: [Option<BufId>; REGISTERS],
+    state: LaneState,
+    /// Sends from the caller's input that are not delivered: its range must not be overwritten yet.
+    own_undelivered: u32,
+    /// Messages whose turn has not come: at most one per receive instruction.
+    held: Vec<(u32, BufId)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LaneState {
+    /// Waits for a message, or for a delivery.
+    Idle,
+    /// The driver is moving or combining bytes for the instruction at `pc`. The scratch is what to
+    /// free, and what becomes the register, when it is done.
+    Busy {
+        consumed: Option<BufId>,
+        produced: Option<BufId>,
+    },
+    Finished,
+}
+
+/// Scratch, counted: a register, each message that waits and each send in flight hold it.
+#[derive(Debug, Default)]
+struct Bufs {
+    holders: Vec<u32>,
+    free: Vec<BufId>,
+    in_use_bytes: u64,
+    peak_bytes: u64,
+    bytes: Vec<u64>,
+}
+
+impl Bufs {
+    fn take(&mut self, bytes: u64) -> BufId {
+        self.in_use_bytes += bytes;
+        self.peak_bytes = self.peak_bytes.max(self.in_use_bytes);
+        match self.free.pop() {
+            Some(buf) => {
+                self.holders[buf.0 as usize] = 1;
+                self.bytes[buf.0 as usize] = bytes;
+                buf
+            }
+            None => {
+                self.holders.push(1);
+                self.bytes.push(bytes);
+                BufId(self.holders.len() as u32 - 1)
+            }
+        }
+    }
+
+    fn hold(&mut self, buf: BufId) {
+        self.holders[buf.0 as usize] += 1;
+    }
+
+    fn release(&mut self, buf: BufId, out: &mut Vec<Action>) {
+        let holders = &mut self.holders[buf.0 as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.in_use_bytes -= self.bytes[buf.0 as usize];
+            self.free.push(buf);
+            out.push(Action::Free(buf));
+        }
+    }
+}
+
+/// Counters for metrics and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Operations posted and not finished.
+    pub operations: usize,
+    /// Bytes handed to the transport and not delivered.
+    pub in_transport_bytes: u64,
+    /// Scratch in use.
+    pub scratch_bytes: u64,
+    /// The most scratch ever in use.
+    pub peak_scratch_bytes: u64,
+}
+
+impl Engine {
+    /// An engine for `rank` of the view, idle. Fails if the view names a strategy nobody knows.
+    pub fn new(rank: Rank, view: Arc<View>) -> Result<Engine, UnknownStrategy> {
+        let eager_bytes = view.settings.eager.0;
+        let peers = (0..view.size())
+            .map(|_| Peer {
+                grant_bytes: eager_bytes,
+                held_bytes: 0,
+                owed_bytes: 0,
+                blocked: VecDeque::new(),
+            })
+            .collect();
+        Ok(Engine {
+            rank,
+            hosts: view.host_indices().into(),
+            resolver: Resolver::for_view(&view)?,
+            scheduler: Scheduler::new(view.settings.credit.0),
+            view,
+            peers,
+            ops: Vec::new(),
+            by_key: FxHashMap::default(),
+            names: FxHashMap::default(),
+            chunks: Slab::default(),
+            sending: Slab::default(),
+            receiving: Slab::default(),
+            bufs: Bufs::default(),
+            eager: FxHashMap::default(),
+            wanted: FxHashMap::default(),
+            aborted: VecDeque::new(),
+            last_posted: "".into(),
+            lost: Vec::new(),
+        })
+    }
+
+    /// The rank this engine plays.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// The view that operations posted now belong to.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// What the engine carries right now.
+    pub fn load(&self) -> Load {
+        Load {
+            operations: self.by_key.len(),
+            in_transport_bytes: self.scheduler.in_transport_bytes(),
+            scratch_bytes: self.bufs.in_use_bytes,
+            peak_scratch_bytes: self.bufs.peak_bytes,
+        }
+    }
+
+    /// Take one event and append what has to be done.
+    pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Post(post) => self.post(now, *post, out),
+            Event::Incoming { from, header } => self.incoming(now, from, header, out),
+            Event::Arrived { token } => self.arrived(now, token, out),
+            Event::Control { from, header, payload } => {
+                self.control(now, from, header, &payload, out)
+            }
+            Event::Delivered { token } => self.delivered(token, out),
+            Event::Worked { token } => self.worked(now, token, out),
+            Event::PeerLost { peer, reason } => self.peer_lost(peer, reason, out),
+            Event::View(view) => self.install(view),
+            Event::Tick => self.tick(now, out),
+        }
+        self.start_chunks(out);
+    }
+
+    fn install(&mut self, view: Arc<View>) {
+        assert!(view.version > self.view.version, "views go forward");
+        assert_eq!(view.size(), self.view.size(), "a change of members needs new connections");
+        self.scheduler.set_credit(view.settings.credit.0);
+        self.hosts = view.host_indices().into();
+        self.resolver =
+            Resolver::for_view(&view).expect("a view is checked before it is agreed upon");
+        self.view = view;
+    }
+
+    fn post(&mut self, now: Time, post: Post, out: &mut Vec<Action>) {
+        let id = post.op;
+        let invalid = |reason: String| {
+            let name = post.name.clone();
+            Action::Fail(id, Arc::new(OpError::Invalid { name, reason }))
+        };
+        let place = id.0 as usize;
+        if self.ops.len() <= place {
+            self.ops.resize_with(place + 1, || None);
+        }
+        assert!(self.ops[place].is_none(), "an OpId is reused only after Complete or Fail");
+
+        let group = post.group.as_deref();
+        let me = match group {
+            None => Some(self.rank.0),
+            Some(ranks) => ranks.iter().position(|rank| *rank == self.rank).map(|at| at as u32),
+        };
+        let Some(me) = me else {
+            return out.push(invalid("this worker is not in the operation's group".into()));
+        };
+        let outside = |rank: &&Rank| rank.index() >= self.view.size();
+        if let Some(rank) = group.and_then(|ranks| ranks.iter().find(outside)) {
+            return out
+                .push(invalid(format!("its group names worker {rank}, which does not exist")));
+        }
+        let gone = |(rank, _): &&(Rank, String)| group.is_none_or(|ranks| ranks.contains(rank));
+        if let Some((peer, reason)) = self.lost.iter().find(gone) {
+            let (name, peer, reason) = (post.name.clone(), *peer, reason.clone());
+            return out.push(Action::Fail(id, Arc::new(OpError::PeerLost { name, peer, reason })));
+        }
+        let hosts = match group {
+            None => self.hosts.clone(),
+            Some(ranks) => ranks.iter().map(|rank| self.hosts[rank.index()]).collect(),
+        };
+        if let Err(reason) = post.collective.validate(hosts.len() as u32) {
+            return out.push(invalid(reason));
+        }
+
+        let hash = name_hash(&post.name, group);
+        let known =
+            self.names.entry(hash).or_insert_with(|| NameUse { name: post.name.clone(), uses: 0 });
+        if known.name != post.name {
+            let reason = format!("its name collides with `{}`; rename one of them", known.name);
+            return out.push(invalid(reason));
+        }
+        let key = OpKey { name: hash, uses: known.uses, view: self.view.version };
+        known.uses += 1;
+        self.last_posted = post.name.clone();
+
+        let site = Site { hosts, me, step: u64::from(key.uses), seed: hash };
+        let element_bytes = post.dtype.size() as u64;
+        let partition_elements = (self.view.settings.partition.0 / element_bytes).max(1);
+        let strategy = self.resolver.strategy(post.collective.elements() * element_bytes, &site);
+        let chunks = post.collective.chunks(&site, partition_elements);
+        let members = site.members() as usize;
+        let op = Op {
+            key,
+            ticket: self.scheduler.post(post.priority, id),
+            strategy,
+            partition_elements,
+            signature: fold(post.collective.signature()),
+            told_elements: post.collective.agreed_elements(),
+            chunks: vec![ChunkSlot::Waiting; chunks as usize],
+            next_chunk: 0,
+            unfinished: chunks,
+            in_hand: 0,
+            noticed: vec![false; members],
+            asked: vec![false; members],
+            last_progress: now,
+            stall: Stall::default(),
+            error: None,
+            site,
+            post,
+        };
+        self.ops[place] = Some(Box::new(op));
+        self.by_key.insert(key, id);
+        if chunks == 0 {
+            return self.finish(id, out);
+        }
+        for rank in self.wanted.remove(&key).unwrap_or_default() {
+            self.control_frame(rank, Header::control(Kind::Notice, key), &[], out);
+        }
+        self.take_eager(now, id, key, out);
+        if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == key)
+            && let Some((_, peer, reason)) = self.aborted.remove(at)
+        {
+            let name = self.last_posted.clone();
+            self.fail(id, OpError::Aborted { name, peer, reason }, out);
+        }
+    }
+
+    fn remember_aborted(&mut self, key: OpKey, peer: Rank, reason: String) {
+        if self.aborted.len() == ABORTED_KEPT {
+            self.aborted.pop_front();
+        }
+        self.aborted.push_back((key, peer, reason));
+    }
+
+    /// Start what the scheduler allows. Bounded by the chunks that are posted.
+    fn start_chunks(&mut self, out: &mut Vec<Action>) {
+        while let Some((ticket, id)) = self.scheduler.next() {
+            let op = match &mut self.ops[id.0 as usize] {
+                Some(op) if op.ticket == ticket && op.error.is_none() => op,
+                _ => {
+                    self.scheduler.exhausted();
+                    continue;
+                }
+            };
+            let index = op.next_chunk;
+            op.next_chunk += 1;
+            if op.next_chunk as usize == op.chunks.len() {
+                self.scheduler.exhausted();
+            }
+            if matches!(op.chunks[index as usize], ChunkSlot::Waiting) {
+                self.start_chunk(id, index, out);
+            }
+        }
+    }
+
+    fn op(&mut self, id: OpId) -> &mut Op {
+        self.ops[id.0 as usize].as_mut().expect("chunks and tokens name live operations")
+    }
+
+    /// Give a finished operation back, or a failed one once no driver holds its memory.
+    fn finish(&mut self, id: OpId, out: &mut Vec<Action>) {
+        let op = self.op(id);
+        if op.in_hand > 0 {
+            return;
+        }
+        if op.error.is_none() && op.unfinished > 0 {
+            return;
+        }
+        let (key, error) = (op.key, op.error.take());
+        self.ops[id.0 as usize] = None;
+        self.by_key.remove(&key);
+        out.push(match error {
+            None => Action::Complete(id),
+            Some(error) => Action::Fail(id, error),
+        });
+    }
+
+    /// Stop an operation. Its memory goes back when the driver no longer holds any of it.
+    fn fail(&mut self, id: OpId, error: OpError, out: &mut Vec<Action>) {
+        let op = self.op(id);
+        if op.error.is_some() {
+            return;
+        }
+        op.error = Some(Arc::new(error));
+        let key = op.key;
+        let running: Vec<Key> = op
+            .chunks
+            .iter()
+            .filter_map(|slot| match slot {
+                ChunkSlot::Running(chunk) => Some(*chunk),
+                _ => None,
+            })
+            .collect();
+        op.chunks.iter_mut().for_each(|slot| *slot = ChunkSlot::Done);
+        for chunk in running {
+            self.drop_chunk(chunk, out);
+        }
+        self.drop_blocked(id, out);
+        self.wanted.remove(&key);
+        self.finish(id, out);
+    }
+
+    /// Fail an operation and tell its other members, so that nobody waits for it.
+    fn abort(&mut self, id: OpId, error: OpError, out: &mut Vec<Action>) {
+        let op = self.op(id);
+        if op.error.is_some() {
+            return;
+        }
+        let header = Header::control(Kind::Abort, op.key);
+        let text = error.to_string();
+        for rank in self.members(id).filter(|rank| *rank != self.rank) {
+            self.control_frame(rank, header, text.as_bytes(), out);
+        }
+        self.fail(id, error, out);
+    }
+
+    /// The ranks of an operation's group.
+    fn members(&self, id: OpId) -> std::vec::IntoIter<Rank> {
+        let op = self.ops[id.0 as usize].as_ref().expect("asked about live operations only");
+        let ranks: Vec<Rank> = match &op.post.group {
+            None => (0..op.site.members()).map(Rank).collect(),
+            Some(ranks) => ranks.to_vec(),
+        };
+        ranks.into_iter()
+    }
+
+    fn peer_lost(&mut self, peer: Rank, reason: String, out: &mut Vec<Action>) {
+        if self.lost.iter().any(|(rank, _)| *rank == peer) {
+            return;
+        }
+        self.lost.push((peer, reason.clone()));
+        self.forget_transfers(peer, out);
+        // Others may hear of us leaving before they hear of it: tell them who was first.
+        for other in (0..self.peers.len() as u32).map(Rank) {
+            if other != self.rank && self.lost.iter().all(|(rank, _)| *rank != other) {
+                let header = Header {
+                    chunk: peer.0,
+                    ..Header::control(Kind::Lost, crate::event::no_key(self.view.version))
+                };
+                self.control_frame(other, header, reason.as_bytes(), out);
+            }
+        }
+        let concerned: Vec<OpId> = (0..self.ops.len() as u32)
+            .map(OpId)
+            .filter(|id| self.ops[id.0 as usize].is_some())
+            .filter(|id| self.members(*id).any(|rank| rank == peer))
+            .collect();
+        for id in concerned {
+            let op = self.op(id);
+            if op.error.is_some() {
+                // It failed before; the transfers just forgotten may have been its last.
+                self.finish(id, out);
+                continue;
+            }
+            let name = op.post.name.clone();
+            self.fail(id, OpError::PeerLost { name, peer, reason: reason.clone() }, out);
+        }
+    }
+}
+
+/// A 64-bit signature as a header carries it.
+fn fold(signature: u64) -> u32 {
+    (signature ^ (signature >> 32)) as u32
+}

@@ -1,0 +1,39 @@
+//! Which strategy a tensor follows: the one the view names, or `auto`, decided once per view and group
+//! from what all its members know alike, so that ranks cannot differ.
+
+use crate::{
+    program::{Site, Strategy},
+    strategy::{AutoTable, CostModel, UnknownStrategy, find},
+};
+use paceline_job::{Settings, StrategyChoice, View};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// A view's choice for all its groups.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    settings: Settings,
+    fixed: Option<Arc<dyn Strategy>>,
+    /// One table per layout of hosts: a job has a handful of groups.
+    tables: FxHashMap<Arc<[u32]>, AutoTable>,
+}
+
+impl Resolver {
+    pub(crate) fn for_view(view: &View) -> Result<Resolver, UnknownStrategy> {
+        let name = view.settings.strategy.0.as_str();
+        let fixed = if name == StrategyChoice::AUTO { None } else { Some(find(name)?) };
+        Ok(Resolver { settings: view.settings.clone(), fixed, tables: FxHashMap::default() })
+    }
+
+    pub(crate) fn strategy(&mut self, bytes: u64, site: &Site) -> Arc<dyn Strategy> {
+        if let Some(strategy) = &self.fixed {
+            return strategy.clone();
+        }
+        let settings = &self.settings;
+        let table = self
+            .tables
+            .entry(site.hosts.clone())
+            .or_insert_with(|| AutoTable::new(&site.hosts, &CostModel::usual(settings)));
+        table.for_bytes(bytes).clone()
+    }
+}
