@@ -169,12 +169,12 @@ impl Collective {
         match self {
             Collective::AllReduce { len } | Collective::Reduce { len, .. } => *len,
             Collective::Broadcast { root, len } => only_if(*root == me, *len),
-            Collective::ReduceScatter { counts } => counts.iter().sum(),
+            Collective::ReduceScatter { counts } => total(counts),
             Collective::AllGather { counts } | Collective::Gather { counts, .. } => {
                 block(counts, me)
             }
-            Collective::Scatter { root, counts } => only_if(*root == me, counts.iter().sum()),
-            Collective::AllToAll { sends, .. } => sends.iter().sum(),
+            Collective::Scatter { root, counts } => only_if(*root == me, total(counts)),
+            Collective::AllToAll { sends, .. } => total(sends),
             Collective::Send { len, .. } => *len,
             Collective::Recv { .. } => 0,
             Collective::Barrier => 1,
@@ -189,9 +189,9 @@ impl Collective {
             Collective::ReduceScatter { counts } | Collective::Scatter { counts, .. } => {
                 block(counts, me)
             }
-            Collective::AllGather { counts } => counts.iter().sum(),
-            Collective::Gather { root, counts } => only_if(*root == me, counts.iter().sum()),
-            Collective::AllToAll { receives, .. } => receives.iter().sum(),
+            Collective::AllGather { counts } => total(counts),
+            Collective::Gather { root, counts } => only_if(*root == me, total(counts)),
+            Collective::AllToAll { receives, .. } => total(receives),
             Collective::Send { .. } => 0,
             Collective::Recv { len, .. } => *len,
             Collective::Barrier => 1,
@@ -218,9 +218,7 @@ impl Collective {
     /// The size that a strategy is chosen by: elements of the longer side, over all members.
     pub fn elements(&self) -> u64 {
         match self {
-            Collective::AllToAll { sends, receives } => {
-                sends.iter().sum::<u64>().max(receives.iter().sum())
-            }
+            Collective::AllToAll { sends, receives } => total(sends).max(total(receives)),
             Collective::Barrier => 1,
             Collective::Send { len, .. } | Collective::Recv { len, .. } => *len,
             _ => self.agreed_elements(),
@@ -236,7 +234,7 @@ impl Collective {
             Collective::ReduceScatter { counts }
             | Collective::AllGather { counts }
             | Collective::Gather { counts, .. }
-            | Collective::Scatter { counts, .. } => counts.iter().sum(),
+            | Collective::Scatter { counts, .. } => total(counts),
             Collective::AllToAll { .. }
             | Collective::Send { .. }
             | Collective::Recv { .. }
@@ -359,6 +357,11 @@ impl fmt::Display for Collective {
 /// A chunk of a collective of blocks takes a slice of every block, so that together they are about a partition.
 fn block_width(site: &Site, partition_elements: u64) -> u64 {
     (partition_elements / u64::from(site.members())).max(1)
+}
+
+/// Counts that overflow are refused by [`Collective::validate`]; until then they must not panic.
+fn total(counts: &[u64]) -> u64 {
+    counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 fn only_if(condition: bool, len: u64) -> u64 {

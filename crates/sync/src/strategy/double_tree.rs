@@ -44,20 +44,44 @@ impl Strategy for DoubleTree {
     }
 }
 
-/// What two trees ask of the network.
+/// What two trees ask of the network. Which edges leave a host depends on the numbers, so they are counted.
 pub(super) fn demand(layout: &Layout, bytes: f64) -> Demand {
-    let depth = tree_depth(layout.members());
-    // Subtrees are runs of neighbours, so only the upper levels leave a host.
-    let far = tree_depth(layout.hosts());
-    let near = depth - far.min(depth);
+    let members = layout.members();
+    let depth = tree_depth(members);
+    let host_of = |position| layout.place(layout.at(position)).host as usize;
+    let mut far = 0;
+    let mut wire_edges = vec![0_u32; layout.hosts() as usize];
+    let mut memory_edges = vec![0_u32; members as usize];
+    for side in [Side::First, Side::Second] {
+        let tree = Tree { members, side };
+        for label in 1..members {
+            let mut crossings = 0;
+            let (mut below, mut first_edge) = (label, true);
+            // At most `depth` hops.
+            while let Some(above) = tree.parent(below) {
+                let ends = [tree.position(below), tree.position(above)];
+                let hosts = ends.map(host_of);
+                crossings += u32::from(hosts[0] != hosts[1]);
+                if first_edge && hosts[0] != hosts[1] {
+                    hosts.into_iter().for_each(|host| wire_edges[host] += 1);
+                } else if first_edge {
+                    ends.into_iter().for_each(|position| memory_edges[position as usize] += 1);
+                }
+                (below, first_edge) = (above, false);
+            }
+            far = far.max(crossings);
+        }
+    }
+    let near = depth - far;
+    // An edge carries half of the chunk up and half down: each of its ends sends once.
+    let busiest = |edges: &[u32]| f64::from(edges.iter().copied().max().unwrap_or(0)) * bytes / 2.0;
     // A node takes both children's halves through one wire; the second waits for the first.
-    let level = |levels: u32| 2.0 * f64::from(levels) * bytes;
-    let busy = |levels: u32| if levels > 0 { 2.0 * bytes } else { 0.0 };
+    let path = |levels: u32| 2.0 * f64::from(levels) * bytes;
     Demand {
         rounds: Sides { memory: 2 * near, wire: 2 * far },
-        path_bytes: Sides { memory: level(near), wire: level(far) },
-        busiest_bytes: Sides { memory: busy(near), wire: busy(far) },
-        messages: if layout.members() == 2 { 2 } else { 4 },
+        path_bytes: Sides { memory: path(near), wire: path(far) },
+        busiest_bytes: Sides { memory: busiest(&memory_edges), wire: busiest(&wire_edges) },
+        messages: if members == 2 { 2 } else { 4 },
         fan_in: 2.min(layout.hosts() - 1),
     }
 }
