@@ -162,18 +162,21 @@ impl Report {
             Style::Plain => "",
             Style::Markdown => "### ",
         };
-        let sections = [
+        let mut sections = vec![
             self.preamble(),
             format!(
                 "{title}Time of one all-reduce: median [lowest–highest round's median]\n\n{}",
                 self.times(style)
             ),
-            format!("{title}Time over that of {}\n\n{}", self.reference, self.ratios(style)),
-            format!(
-                "{title}Processor seconds of all ranks per GB all-reduced\n\n{}",
-                self.processor_times(style)
-            ),
         ];
+        if self.contenders.len() > 1 {
+            let heading = format!("{title}Time over that of {}", self.reference);
+            sections.push(format!("{heading}\n\n{}", self.ratios(style)));
+        }
+        sections.push(format!(
+            "{title}Processor seconds of all ranks per GB all-reduced\n\n{}",
+            self.processor_times(style)
+        ));
         sections.join("\n")
     }
 
