@@ -1,0 +1,402 @@
+//! Everything that can go wrong between processes, named. Each variant's line says what the user can
+//! do about it. The errors know addresses and ranks; they do not know how anything is sent.
+
+use paceline_job::{Rank, SettingsError, ViewVersion};
+use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
+
+/// What this crate's functions return.
+pub type Result<T, E = NetError> = std::result::Result<T, E>;
+
+/// A failure between processes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetError {
+    /// Give every process of the job the same secret; `paceline run` does so by itself.
+    #[error(
+        "the job has no secret: set PACELINE_SECRET (at least 16 characters) or PACELINE_SECRET_FILE \
+         to the same value for every worker"
+    )]
+    SecretMissing,
+    /// Use a longer secret, for example the output of `openssl rand -hex 32`.
+    #[error("{origin} holds {characters} characters; a secret needs at least {minimum}")]
+    SecretTooShort {
+        /// The variable or file it came from.
+        origin: String,
+        /// How long it is.
+        characters: usize,
+        /// How long it must be.
+        minimum: usize,
+    },
+    /// Make the file exist and readable for this user.
+    #[error("PACELINE_SECRET_FILE={path} cannot be read: {source}")]
+    SecretFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Nothing to mend here: the system gave no random bytes.
+    #[error("the system's random number generator failed")]
+    NoRandomness,
+
+    /// Correct the variable.
+    #[error("{variable}={value} {problem}")]
+    Environment {
+        /// Which variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Start the program with `paceline run`, torchrun, mpirun or srun, or set the variable named.
+    #[error("{missing} is not set: {remedy}")]
+    EnvironmentMissing {
+        /// Which variable.
+        missing: &'static str,
+        /// How to set it.
+        remedy: &'static str,
+    },
+    /// Use an address or the name of an interface of this machine (`ip address` lists them).
+    #[error("`{name}` is neither an address nor an interface of this machine")]
+    UnknownInterface {
+        /// What was asked for.
+        name: String,
+    },
+    /// Correct the name, or its entry in the name service.
+    #[error("`{name}` cannot be resolved to an address: {source}")]
+    Unresolved {
+        /// What was asked for.
+        name: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+
+    /// Start at least one worker.
+    #[error("a job needs at least one worker; its size is 0")]
+    SizeZero,
+    /// Start fewer workers.
+    #[error("a job of {size} workers is more than the {limit} that one coordinator serves")]
+    TooManyWorkers {
+        /// Asked for.
+        size: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// Correct the setting named.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+
+    /// Stop the process that holds the port, or choose another one.
+    #[error("{address} is in use by another process; stop it or choose another port")]
+    PortInUse {
+        /// Where we wanted to listen.
+        address: SocketAddr,
+    },
+    /// Widen `PACELINE_PORT_RANGE`, or stop what holds its ports.
+    #[error("every port of {}-{} on {address} is in use", range.start(), range.end())]
+    PortRangeInUse {
+        /// The local address.
+        address: std::net::IpAddr,
+        /// What was tried.
+        range: RangeInclusive<u16>,
+    },
+    /// Listen on an address of this machine (`PACELINE_INTERFACE` chooses one).
+    #[error("cannot listen on {address}: {source}")]
+    CannotListen {
+        /// Where we wanted to listen.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Check that the other side runs and that no firewall is between.
+    #[error("no connection within {} s: {source}", Seconds(*.waited))]
+    Unreachable {
+        /// How long we tried.
+        waited: Duration,
+        /// The last attempt's error.
+        source: io::Error,
+    },
+
+    /// Something else listens there: correct the address or the port.
+    #[error("the other side does not speak Paceline's protocol")]
+    NotPaceline,
+    /// Install the same version of Paceline on every machine of the job.
+    #[error("this side speaks version {ours} of the protocol, the other side version {theirs}")]
+    OtherVersion {
+        /// Spoken here.
+        ours: u32,
+        /// Spoken there.
+        theirs: u32,
+    },
+    /// The address is that of the other service: correct it.
+    #[error("the other side offers the {theirs} service, not the {ours} service")]
+    OtherPurpose {
+        /// Wanted here.
+        ours: &'static str,
+        /// Offered there.
+        theirs: &'static str,
+    },
+    /// Give both sides the same `PACELINE_SECRET`.
+    #[error("wrong secret: the two sides do not hold the same job secret")]
+    WrongSecret,
+    /// The other side is stopping, or too many others knock at once: try again.
+    #[error("the other side closed the connection before it said anything")]
+    TurnedAway,
+    /// The other side hangs, or something else listens there.
+    #[error("the other side was silent for {} s while we waited for {awaited}", Seconds(*.waited))]
+    Silent {
+        /// What should have come.
+        awaited: &'static str,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The other side ended; its own log says why.
+    #[error("the other side closed the connection while we waited for {awaited}")]
+    Closed {
+        /// What should have come.
+        awaited: &'static str,
+    },
+    /// The system's message says what failed.
+    #[error("connection failed: {0}")]
+    Io(#[from] io::Error),
+    /// Somebody altered, reordered or replayed bytes on the way: suspect the network.
+    #[error("record {record} was altered, reordered or replayed on the way")]
+    Tampered {
+        /// Counted from zero, per direction.
+        record: u64,
+    },
+    /// The other side is broken or hostile.
+    #[error("malformed {what}: {problem}")]
+    Malformed {
+        /// Which message.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The other side is broken or hostile.
+    #[error("{what} of {bytes} bytes; at most {limit} are allowed")]
+    Oversized {
+        /// Which message.
+        what: &'static str,
+        /// Announced length.
+        bytes: u64,
+        /// The bound.
+        limit: usize,
+    },
+
+    /// Two workers were started with the same rank: start each rank once.
+    #[error("rank {rank} is already taken by {holder}")]
+    DuplicateRank {
+        /// Asked for.
+        rank: Rank,
+        /// Who has it.
+        holder: String,
+    },
+    /// Start ranks from 0 to size - 1.
+    #[error("rank {rank} is out of range: the job has {size} workers")]
+    RankOutOfRange {
+        /// Asked for.
+        rank: Rank,
+        /// The job's size.
+        size: usize,
+    },
+    /// Start all workers and the coordinator with the same size.
+    #[error("this worker was started for a job of {worker} workers, the coordinator for {job}")]
+    SizeDiffers {
+        /// What the worker believes.
+        worker: usize,
+        /// What the coordinator serves.
+        job: usize,
+    },
+    /// The job has all its workers: this one was started too often or joined the wrong job.
+    #[error("the job already has its {size} workers")]
+    JobFull {
+        /// The job's size.
+        size: usize,
+    },
+    /// See why the missing workers did not start, or give them more time.
+    #[error(
+        "{joined} of {size} workers joined within {} s{}",
+        Seconds(*.waited),
+        Missing(.missing)
+    )]
+    JoinTimeout {
+        /// How many came.
+        joined: usize,
+        /// How many should have.
+        size: usize,
+        /// How long the coordinator waited.
+        waited: Duration,
+        /// Ranks nobody claimed, where that is known.
+        missing: Vec<Rank>,
+    },
+    /// The coordinator's log says why it ended.
+    #[error("the coordinator is gone")]
+    CoordinatorGone,
+    /// The other worker's log says why it ended.
+    #[error("worker {rank} is gone: {fate}")]
+    WorkerGone {
+        /// Who.
+        rank: Rank,
+        /// How it ended.
+        fate: String,
+    },
+
+    /// The peer belongs to another job or an older view: it should end by itself.
+    #[error("a peer introduced itself for job {theirs}; this is job {ours}")]
+    OtherJob {
+        /// The job here.
+        ours: String,
+        /// The peer's job.
+        theirs: String,
+    },
+    /// The peer missed a change of view; it will be fenced.
+    #[error("a peer introduced itself for view {theirs}; the view in force is {ours}")]
+    OtherView {
+        /// In force here.
+        ours: ViewVersion,
+        /// In force there.
+        theirs: ViewVersion,
+    },
+    /// The peer is broken: only higher ranks connect, each to its own place.
+    #[error(
+        "a peer introduced itself as rank {rank}, connection {index}, which is not expected here"
+    )]
+    UnknownPeer {
+        /// Claimed rank.
+        rank: Rank,
+        /// Claimed connection.
+        index: u32,
+    },
+    /// See the logs of the ranks named; a firewall may block the ports workers listen on.
+    #[error("within {} s no connection came{}{}", Seconds(*.waited), Missing(.missing), LastRefusal(.last_refusal))]
+    PeersMissing {
+        /// How long we waited.
+        waited: Duration,
+        /// Who did not connect.
+        missing: Vec<Rank>,
+        /// Why the last one that tried was turned away.
+        last_refusal: Option<String>,
+    },
+
+    /// See the cause.
+    #[error("coordinator at {address}: {source}")]
+    Coordinator {
+        /// As it was given to this worker.
+        address: String,
+        /// What happened.
+        source: Box<NetError>,
+    },
+    /// See the cause.
+    #[error("worker {rank} at {address}: {source}")]
+    Peer {
+        /// Who.
+        rank: Rank,
+        /// Where it listens.
+        address: String,
+        /// What happened.
+        source: Box<NetError>,
+    },
+}
+
+impl NetError {
+    /// The error itself, without the address and rank it was wrapped in.
+    pub fn cause(&self) -> &NetError {
+        match self {
+            NetError::Coordinator { source, .. } | NetError::Peer { source, .. } => source.cause(),
+            other => other,
+        }
+    }
+
+    /// Say that this happened with the coordinator.
+    pub(crate) fn with_coordinator(self, address: &str) -> NetError {
+        NetError::Coordinator { address: address.to_string(), source: Box::new(self) }
+    }
+
+    /// Say that this happened with another worker.
+    pub(crate) fn with_peer(self, rank: Rank, address: &str) -> NetError {
+        NetError::Peer { rank, address: address.to_string(), source: Box::new(self) }
+    }
+
+    /// A failure of `bind` or `listen`.
+    pub(crate) fn listening(address: SocketAddr, source: io::Error) -> NetError {
+        if source.kind() == io::ErrorKind::AddrInUse {
+            NetError::PortInUse { address }
+        } else {
+            NetError::CannotListen { address, source }
+        }
+    }
+
+    /// Whether the same attempt may succeed a moment later, because the other side is not up yet or
+    /// turned us away before it read anything.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            NetError::Unreachable { .. } | NetError::Unresolved { .. } | NetError::TurnedAway
+        )
+    }
+}
+
+/// Seconds as people write them: `60`, `1.5`.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = (self.0.as_secs_f64() * 10.0).round();
+        write!(f, "{}", tenths / 10.0)
+    }
+}
+
+/// At most this many ranks are spelled out.
+const RANKS_NAMED: usize = 16;
+
+struct Missing<'a>(&'a [Rank]);
+
+impl fmt::Display for Missing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Missing(ranks) = self;
+        let named: Vec<String> = ranks.iter().take(RANKS_NAMED).map(Rank::to_string).collect();
+        match ranks.len() {
+            0 => Ok(()),
+            1 => write!(f, "; missing rank {}", named[0]),
+            count if count > RANKS_NAMED => {
+                write!(f, "; missing ranks {} and {} more", named.join(", "), count - RANKS_NAMED)
+            }
+            _ => write!(f, "; missing ranks {}", named.join(", ")),
+        }
+    }
+}
+
+struct LastRefusal<'a>(&'a Option<String>);
+
+impl fmt::Display for LastRefusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(reason) => write!(f, " (the last that was turned away: {reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_join_timeout_names_who_is_missing() {
+        let timeout = |missing: Vec<u32>| {
+            NetError::JoinTimeout {
+                joined: 2,
+                size: 4,
+                waited: Duration::from_secs(60),
+                missing: missing.into_iter().map(Rank).collect(),
+            }
+            .to_string()
+        };
+        assert_eq!(timeout(vec![1, 3]), "2 of 4 workers joined within 60 s; missing ranks 1, 3");
+        assert_eq!(timeout(vec![3]), "2 of 4 workers joined within 60 s; missing rank 3");
+        assert_eq!(timeout(vec![]), "2 of 4 workers joined within 60 s");
+        assert!(timeout((0..40).collect()).ends_with("14, 15 and 24 more"));
+    }
+}
