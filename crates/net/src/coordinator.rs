@@ -1,0 +1,480 @@
+//! The coordinator: one thread that gathers the workers of a job, gives each its rank and all of them
+//! the first view, and afterwards tells them who has gone. It reads nothing from anybody who has not
+//! proved that it holds the job's secret, and it never waits for any one worker. It knows nothing of
+//! tensors.
+
+mod log;
+mod message;
+mod roster;
+
+pub use log::Log;
+pub(crate) use message::encode;
+pub use message::{
+    COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
+    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Refusal, WORKER_MESSAGE_BYTES,
+    WorkerMessage, decode_coordinator_message, decode_introduction, decode_introduction_answer,
+    decode_join, decode_worker_message,
+};
+
+use crate::{
+    error::{NetError, Result},
+    handshake::{
+        self, Acceptor, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Privacy, Purpose, Terms, Waker,
+    },
+    secret::Secret,
+};
+use paceline_job::{Rank, Settings};
+use roster::{Roster, Ticket};
+use std::{
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// How long a coordinator waits for all workers if nothing else is said.
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Workers that have proved themselves and wait for the coordinator's thread. When it is full, the
+/// threads that greet them wait; there is a bounded number of those.
+const ARRIVALS: usize = 64;
+
+/// Lines about connections that proved nothing. A stranger must not be able to fill a disk.
+const LINES_ABOUT_STRANGERS: usize = 1000;
+
+/// A machine that vanishes without closing its connections is noticed after about 25 seconds.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// What a coordinator needs to know.
+#[derive(Clone, Debug)]
+pub struct CoordinatorConfig {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// How many workers the job has.
+    pub size: usize,
+    /// What they prove to hold.
+    pub secret: Secret,
+    /// In force in the first view.
+    pub settings: Settings,
+    /// How long to wait for all of them, from the start of the coordinator.
+    pub join_timeout: Duration,
+    /// How long one connection may take to prove itself and to ask to take part.
+    pub handshake_timeout: Duration,
+    /// Who came, who was refused and why, who has gone.
+    pub log: Log,
+}
+
+impl CoordinatorConfig {
+    /// A coordinator with the usual bounds that logs to standard error.
+    pub fn new(listen: SocketAddr, size: usize, secret: Secret) -> CoordinatorConfig {
+        CoordinatorConfig {
+            listen,
+            size,
+            secret,
+            settings: Settings::default(),
+            join_timeout: JOIN_TIMEOUT,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            log: Log::default(),
+        }
+    }
+}
+
+/// How far a job has come, as its coordinator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Not all workers are here.
+    Gathering {
+        /// So many are.
+        joined: usize,
+    },
+    /// The view is out.
+    Running {
+        /// So many workers have not left.
+        workers: usize,
+    },
+    /// All workers have left.
+    Ended,
+    /// The workers did not come in time; the text says who is missing.
+    Failed(String),
+}
+
+/// A running coordinator. Dropping it stops it.
+#[derive(Debug)]
+pub struct Coordinator {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Coordinator {
+    /// Listen, and gather workers on a thread of its own.
+    pub fn start(config: CoordinatorConfig) -> Result<Coordinator> {
+        if config.size == 0 {
+            return Err(NetError::SizeZero);
+        }
+        if config.size > MAXIMUM_WORKERS {
+            return Err(NetError::TooManyWorkers { size: config.size, limit: MAXIMUM_WORKERS });
+        }
+        config.settings.validate()?;
+        let listener = handshake::listen(config.listen)?;
+        let address = listener.local_addr()?;
+
+        let (waker, wakened) = Waker::pair()?;
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            waker,
+            progress: Mutex::new(Progress::Gathering { joined: 0 }),
+            changed: Condvar::new(),
+        });
+        let (sender, arrivals) = sync_channel(ARRIVALS);
+        let doorman = Doorman {
+            secret: config.secret.clone(),
+            timeout: config.handshake_timeout,
+            log: config.log.clone(),
+            lines: AtomicUsize::new(0),
+            arrivals: sender,
+            shared: Arc::clone(&shared),
+        };
+        let acceptor =
+            Acceptor::start(listener, move |stream, address| doorman.greet(stream, address))?;
+        let service = Service {
+            job: JobId::random()?,
+            roster: Roster::new(config.size),
+            phase: Phase::Gathering,
+            deadline: Deadline::after(config.join_timeout),
+            members: Vec::new(),
+            arrivals,
+            wakened,
+            shared: Arc::clone(&shared),
+            _acceptor: acceptor,
+            config,
+        };
+        let thread = thread::Builder::new()
+            .name("paceline-coordinator".to_string())
+            .spawn(move || service.run())?;
+        Ok(Coordinator { address, shared, thread: Some(thread) })
+    }
+
+    /// Where it listens, with the port the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How far the job has come.
+    pub fn progress(&self) -> Progress {
+        self.shared.progress().clone()
+    }
+
+    /// Wait until all workers have left or the job could not start; the progress then, or after
+    /// `limit`.
+    pub fn wait(&self, limit: Duration) -> Progress {
+        let over =
+            |progress: &mut Progress| !matches!(progress, Progress::Ended | Progress::Failed(_));
+        let (progress, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.progress(), limit, over)
+            .unwrap_or_else(PoisonError::into_inner);
+        progress.clone()
+    }
+
+    /// Stop. Workers see that the coordinator is gone.
+    pub fn stop(self) {}
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, that has been printed; it is stopped either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    waker: Waker,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        // A progress is replaced whole: a panic elsewhere cannot leave half of one.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_progress(&self, progress: Progress) {
+        *self.progress() = progress;
+        self.changed.notify_all();
+    }
+}
+
+/// A worker that has proved itself and asks to take part.
+struct Arrival {
+    channel: MessageChannel,
+    from: SocketAddr,
+    join: Join,
+}
+
+/// Greets each connection on its own thread, within a bounded time.
+struct Doorman {
+    secret: Secret,
+    timeout: Duration,
+    log: Log,
+    lines: AtomicUsize,
+    arrivals: SyncSender<Arrival>,
+    shared: Arc<Shared>,
+}
+
+impl Doorman {
+    fn greet(&self, stream: TcpStream, from: SocketAddr) {
+        match self.admit(stream) {
+            Ok((channel, join)) => {
+                // If the coordinator has stopped, the connection closes here, which says so.
+                if self.arrivals.send(Arrival { channel, from, join }).is_ok() {
+                    self.shared.waker.wake();
+                }
+            }
+            Err(error) => match self.lines.fetch_add(1, Ordering::Relaxed) {
+                count if count < LINES_ABOUT_STRANGERS => {
+                    self.log.line(&format!("refused {from}: {error}"));
+                }
+                LINES_ABOUT_STRANGERS => {
+                    self.log.line("further connections that are refused are not reported");
+                }
+                _ => {}
+            },
+        }
+    }
+
+    fn admit(&self, stream: TcpStream) -> Result<(MessageChannel, Join)> {
+        let deadline = Deadline::after(self.timeout);
+        let terms = Terms {
+            secret: &self.secret,
+            purpose: Purpose::Coordinator,
+            privacy: Privacy::for_stream(&stream, false)?,
+            timeout: self.timeout,
+        };
+        let connection = handshake::respond(stream, terms)?;
+        let mut channel = MessageChannel::new(connection, WORKER_MESSAGE_BYTES)?;
+        let join = channel.receive("a join", deadline).and_then(|bytes| decode_join(&bytes));
+        match join {
+            Ok(join) => Ok((channel, join)),
+            Err(error) => {
+                if let Some(refusal) = Refusal::of_unreadable(&error) {
+                    let refused = encode(&CoordinatorMessage::Refused(refusal));
+                    // The log has the reason, whether or not the worker can still be told.
+                    let _ = channel.send(&refused, deadline);
+                    handshake::dismiss(channel.into_stream());
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The job's life, one way only.
+enum Phase {
+    Gathering,
+    Running,
+    Failed(Refusal),
+}
+
+struct Member {
+    channel: MessageChannel,
+    name: String,
+    ticket: Ticket,
+    /// Known from the moment the view is out.
+    rank: Option<Rank>,
+}
+
+/// The coordinator's thread.
+struct Service {
+    config: CoordinatorConfig,
+    job: JobId,
+    roster: Roster,
+    phase: Phase,
+    deadline: Deadline,
+    /// At most `config.size`.
+    members: Vec<Member>,
+    arrivals: Receiver<Arrival>,
+    wakened: handshake::Wakened,
+    shared: Arc<Shared>,
+    _acceptor: Acceptor,
+}
+
+impl Service {
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.take_arrivals();
+            if matches!(self.phase, Phase::Gathering) {
+                if self.roster.is_complete() {
+                    self.give_view();
+                } else if self.deadline.remaining().is_zero() {
+                    self.give_up();
+                }
+            }
+            let mut entries = vec![handshake::entry(&self.wakened, false)];
+            entries.extend(
+                self.members
+                    .iter()
+                    .map(|member| handshake::entry(&member.channel, member.channel.has_outgoing())),
+            );
+            let limit = match self.phase {
+                Phase::Gathering => Some(self.deadline.remaining()),
+                Phase::Running | Phase::Failed(_) => None,
+            };
+            if let Err(error) = handshake::wait(&mut entries, limit) {
+                self.config.log.line(&format!("coordinator stops: {error}"));
+                return;
+            }
+            self.wakened.drain();
+            let departed = self.serve(&entries[1..]);
+            // From the back, so that the indices before stay right.
+            for (index, fate) in departed.into_iter().rev() {
+                self.bury(index, fate);
+            }
+        }
+    }
+
+    fn take_arrivals(&mut self) {
+        loop {
+            match self.arrivals.try_recv() {
+                Ok(arrival) => self.seat(arrival),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn seat(&mut self, arrival: Arrival) {
+        let Arrival { mut channel, from, join } = arrival;
+        let name = match join.rank {
+            Some(rank) => format!("worker {rank} at {from} on {}", join.host),
+            None => format!("worker at {from} on {}", join.host),
+        };
+        let admitted = match &self.phase {
+            Phase::Gathering => self.roster.admit(join),
+            Phase::Running => Err(Refusal::JobFull { size: self.config.size }),
+            Phase::Failed(refusal) => Err(refusal.clone()),
+        };
+        match admitted {
+            Ok(ticket) => {
+                keep_alive(&channel);
+                self.members.push(Member { channel, name, ticket, rank: None });
+                self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
+            }
+            Err(refusal) => {
+                tell(&mut channel, &CoordinatorMessage::Refused(refusal.clone()));
+                self.config.log.line(&format!("refused {name}: {}", NetError::from(refusal)));
+            }
+        }
+    }
+
+    fn give_view(&mut self) {
+        let (view, order) = self.roster.first_view(self.config.settings.clone());
+        for member in &mut self.members {
+            // Members and seats come and go together.
+            let position = order.iter().position(|ticket| *ticket == member.ticket);
+            let rank = Rank(position.expect("every member has a seat") as u32);
+            member.rank = Some(rank);
+            let view = view.clone();
+            let job = self.job.clone();
+            tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
+        }
+        self.phase = Phase::Running;
+        self.shared.set_progress(Progress::Running { workers: self.members.len() });
+    }
+
+    fn give_up(&mut self) {
+        let refusal = self.roster.timeout(self.config.join_timeout);
+        for member in &mut self.members {
+            tell(&mut member.channel, &CoordinatorMessage::Refused(refusal.clone()));
+        }
+        self.members.clear();
+        let text = NetError::from(refusal.clone()).to_string();
+        self.config.log.line(&text);
+        self.phase = Phase::Failed(refusal);
+        self.shared.set_progress(Progress::Failed(text));
+    }
+
+    /// Read and write what is ready; who has gone, and how.
+    fn serve(&mut self, entries: &[libc::pollfd]) -> Vec<(usize, Fate)> {
+        let mut departed = Vec::new();
+        for (index, (member, entry)) in self.members.iter_mut().zip(entries).enumerate() {
+            if entry.revents == 0 {
+                continue;
+            }
+            // A failure to write shows as a closed connection when it is read.
+            let _ = member.channel.flush();
+            match next_message(&mut member.channel) {
+                Ok(None) => {}
+                Ok(Some(WorkerMessage::Leave { fate })) => departed.push((index, fate)),
+                Ok(Some(WorkerMessage::Join(_))) => {
+                    let reason = "it asked to join twice".to_string();
+                    departed.push((index, Fate::Failed { reason }));
+                }
+                Err(NetError::Closed { .. }) => departed.push((index, Fate::Lost)),
+                Err(error) => {
+                    departed.push((index, Fate::Failed { reason: error.to_string() }));
+                }
+            }
+        }
+        departed
+    }
+
+    /// A worker has gone: free its place, or tell the others.
+    fn bury(&mut self, index: usize, fate: Fate) {
+        let member = self.members.remove(index);
+        let Some(rank) = member.rank else {
+            self.roster.withdraw(member.ticket);
+            self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
+            self.config.log.line(&format!("{} left before the job began: {fate}", member.name));
+            return;
+        };
+        if fate != Fate::Finished {
+            self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
+        }
+        for other in &mut self.members {
+            tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
+        }
+        self.shared.set_progress(match self.members.len() {
+            0 => Progress::Ended,
+            workers => Progress::Running { workers },
+        });
+    }
+}
+
+fn next_message(channel: &mut MessageChannel) -> Result<Option<WorkerMessage>> {
+    match channel.try_receive("a worker's message")? {
+        Some(bytes) => Ok(Some(decode_worker_message(&bytes)?)),
+        None => Ok(None),
+    }
+}
+
+/// Send without waiting. Whoever does not read, or cannot be written to, is cut off; that shows as a
+/// closed connection when it is next read.
+fn tell(channel: &mut MessageChannel, message: &CoordinatorMessage) {
+    let told = channel.queue(&encode(message)).and_then(|()| channel.flush());
+    if told.is_err() {
+        channel.shutdown(Shutdown::Both);
+    }
+}
+
+fn keep_alive(channel: &MessageChannel) {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    // Where the system refuses, a vanished machine is noticed later, by its peers.
+    let _ = socket2::SockRef::from(channel.stream()).set_tcp_keepalive(&keepalive);
+}

@@ -1,0 +1,357 @@
+//! What workers, the coordinator and peers say to each other outside the data path, as JSON. Every
+//! decoder is a pure function that takes any bytes and refuses by name; lengths were bounded before
+//! anything came here. This file knows nothing of sockets.
+
+use crate::error::{NetError, Result};
+use paceline_job::{Rank, View, ViewVersion};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{fmt, net::SocketAddr, time::Duration};
+
+/// The most workers in a job. It bounds the memory of the first view, which all of them are sent at
+/// once.
+pub const MAXIMUM_WORKERS: usize = 1024;
+
+/// The most that a worker says at once.
+pub const WORKER_MESSAGE_BYTES: usize = 64 * 1024;
+
+/// The most that the coordinator says at once: a view of [`MAXIMUM_WORKERS`] with the longest names.
+pub const COORDINATOR_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// The most that a peer says of itself.
+pub const INTRODUCTION_BYTES: usize = 1024;
+
+/// Of a host's name, so that a view stays below [`COORDINATOR_MESSAGE_BYTES`].
+pub const HOST_NAME_BYTES: usize = 256;
+
+/// Of a reason that is passed on.
+const REASON_CHARACTERS: usize = 1000;
+
+/// Names a job for as long as it lives, so that two jobs with the same secret do not mix.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(String);
+
+impl JobId {
+    pub(crate) fn random() -> Result<JobId> {
+        let bytes: [u8; 8] = crate::secret::random_bytes()?;
+        Ok(JobId(format!("{:016x}", u64::from_le_bytes(bytes))))
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A worker asks to take part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    /// The rank it must have, if its launcher gave it one.
+    pub rank: Option<Rank>,
+    /// How many workers it was told there are.
+    pub size: Option<usize>,
+    /// Workers with the same host can share memory.
+    pub host: String,
+    /// Where it accepts connections from its peers.
+    pub address: SocketAddr,
+}
+
+/// How a worker's part in the job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fate {
+    /// It did its work.
+    Finished,
+    /// It gave up and said why.
+    Failed {
+        /// In its own words.
+        reason: String,
+    },
+    /// Its connection closed, and it had not said good-bye.
+    Lost,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fate::Finished => f.write_str("it finished"),
+            // Escaped: one line, whatever a worker says.
+            Fate::Failed { reason } => write!(f, "it failed: {}", reason.escape_debug()),
+            Fate::Lost => f.write_str("its connection closed"),
+        }
+    }
+}
+
+/// From a worker to the coordinator. The first is [`WorkerMessage::Join`], and only the first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum WorkerMessage {
+    /// It asks to take part.
+    Join(Join),
+    /// It will send nothing more.
+    Leave {
+        /// Why.
+        fate: Fate,
+    },
+}
+
+/// From the coordinator to a worker. The first is an answer to its [`Join`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum CoordinatorMessage {
+    /// Everybody is here.
+    Welcome {
+        /// The job.
+        job: JobId,
+        /// The receiver's place in the view.
+        rank: Rank,
+        /// The first view.
+        view: View,
+    },
+    /// The receiver may not take part; the connection closes.
+    Refused(Refusal),
+    /// Another worker's part in the job has ended.
+    Gone {
+        /// Who, in the view in force.
+        rank: Rank,
+        /// How.
+        fate: Fate,
+    },
+}
+
+/// Why somebody was turned away, in a form that can be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs)] // Each is the NetError of the same name, where the fields are described.
+pub enum Refusal {
+    Malformed { problem: String },
+    Oversized { bytes: u64, limit: usize },
+    DuplicateRank { rank: Rank, holder: String },
+    RankOutOfRange { rank: Rank, size: usize },
+    SizeDiffers { worker: usize, job: usize },
+    JobFull { size: usize },
+    JoinTimeout { joined: usize, size: usize, waited: Duration, missing: Vec<Rank> },
+    OtherJob { ours: String, theirs: String },
+    OtherView { ours: ViewVersion, theirs: ViewVersion },
+    UnknownPeer { rank: Rank, index: u32 },
+}
+
+impl From<Refusal> for NetError {
+    fn from(refusal: Refusal) -> NetError {
+        match refusal {
+            Refusal::Malformed { problem } => NetError::Malformed { what: "message", problem },
+            Refusal::Oversized { bytes, limit } => {
+                NetError::Oversized { what: "message", bytes, limit }
+            }
+            Refusal::DuplicateRank { rank, holder } => NetError::DuplicateRank { rank, holder },
+            Refusal::RankOutOfRange { rank, size } => NetError::RankOutOfRange { rank, size },
+            Refusal::SizeDiffers { worker, job } => NetError::SizeDiffers { worker, job },
+            Refusal::JobFull { size } => NetError::JobFull { size },
+            Refusal::JoinTimeout { joined, size, waited, missing } => {
+                NetError::JoinTimeout { joined, size, waited, missing }
+            }
+            Refusal::OtherJob { ours, theirs } => NetError::OtherJob { ours, theirs },
+            Refusal::OtherView { ours, theirs } => NetError::OtherView { ours, theirs },
+            Refusal::UnknownPeer { rank, index } => NetError::UnknownPeer { rank, index },
+        }
+    }
+}
+
+impl Refusal {
+    /// What to answer to a message that could not be read; nothing if nobody is there to read it.
+    pub(crate) fn of_unreadable(error: &NetError) -> Option<Refusal> {
+        match error {
+            NetError::Malformed { problem, .. } => {
+                Some(Refusal::Malformed { problem: problem.clone() })
+            }
+            NetError::Oversized { bytes, limit, .. } => {
+                Some(Refusal::Oversized { bytes: *bytes, limit: *limit })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The first message between two workers: who connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Introduction {
+    /// Its job.
+    pub job: JobId,
+    /// The view it knows.
+    pub view: ViewVersion,
+    /// Its rank there.
+    pub rank: Rank,
+    /// Which of its connections to the receiver this is.
+    pub index: u32,
+}
+
+/// The answer to an [`Introduction`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum IntroductionAnswer {
+    /// The connection takes its place; data may follow.
+    Accepted,
+    /// The connection closes.
+    Refused(Refusal),
+}
+
+/// Read what a worker says.
+pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
+    let message = decode(bytes, "worker's message")?;
+    match message {
+        WorkerMessage::Join(join) => Ok(WorkerMessage::Join(checked(join)?)),
+        WorkerMessage::Leave { fate: Fate::Failed { reason } } => {
+            let reason = reason.chars().take(REASON_CHARACTERS).collect();
+            Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
+        }
+        WorkerMessage::Leave { fate } => Ok(WorkerMessage::Leave { fate }),
+    }
+}
+
+/// Read a worker's first message, which must ask to take part.
+pub fn decode_join(bytes: &[u8]) -> Result<Join> {
+    match decode_worker_message(bytes)? {
+        WorkerMessage::Join(join) => Ok(join),
+        WorkerMessage::Leave { .. } => Err(NetError::Malformed {
+            what: "join",
+            problem: "the first message must ask to take part".to_string(),
+        }),
+    }
+}
+
+/// Read what the coordinator says.
+pub fn decode_coordinator_message(bytes: &[u8]) -> Result<CoordinatorMessage> {
+    let message = decode(bytes, "coordinator's message")?;
+    if let CoordinatorMessage::Welcome { rank, view, .. } = &message {
+        let problem = if view.size() > MAXIMUM_WORKERS {
+            Some(format!("a view of {} workers", view.size()))
+        } else if rank.index() >= view.size() {
+            Some(format!("rank {rank} in a view of {} workers", view.size()))
+        } else {
+            view.settings.validate().err().map(|error| error.to_string())
+        };
+        if let Some(problem) = problem {
+            return Err(NetError::Malformed { what: "coordinator's message", problem });
+        }
+    }
+    Ok(message)
+}
+
+/// Read who connects.
+pub fn decode_introduction(bytes: &[u8]) -> Result<Introduction> {
+    decode(bytes, "introduction")
+}
+
+/// Read the answer to an introduction.
+pub fn decode_introduction_answer(bytes: &[u8]) -> Result<IntroductionAnswer> {
+    decode(bytes, "answer to an introduction")
+}
+
+/// The bytes of any message of this file.
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("messages have only string keys and finite numbers")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| NetError::Malformed { what, problem: error.to_string() })
+}
+
+/// A name goes into logs and into every view: it is short, and it is one line.
+fn checked(join: Join) -> Result<Join> {
+    let problem = if join.host.is_empty() {
+        "the host has no name"
+    } else if join.host.len() > HOST_NAME_BYTES {
+        "the host's name is too long"
+    } else if join.host.chars().any(char::is_control) {
+        "the host's name holds control characters"
+    } else {
+        return Ok(join);
+    };
+    Err(NetError::Malformed { what: "join", problem: problem.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_job::Settings;
+
+    fn join(host: &str) -> WorkerMessage {
+        WorkerMessage::Join(Join {
+            rank: Some(Rank(1)),
+            size: None,
+            host: host.to_string(),
+            address: "127.0.0.1:4000".parse().unwrap(),
+        })
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        for message in [
+            join("a"),
+            WorkerMessage::Leave { fate: Fate::Finished },
+            WorkerMessage::Leave { fate: Fate::Failed { reason: "out of memory".to_string() } },
+        ] {
+            assert_eq!(decode_worker_message(&encode(&message)).unwrap(), message);
+        }
+        let welcome = CoordinatorMessage::Welcome {
+            job: JobId::random().unwrap(),
+            rank: Rank(1),
+            view: View::local(2, Settings::default()),
+        };
+        let refused = CoordinatorMessage::Refused(Refusal::JoinTimeout {
+            joined: 1,
+            size: 2,
+            waited: Duration::from_millis(1500),
+            missing: vec![Rank(1)],
+        });
+        for message in
+            [welcome, refused, CoordinatorMessage::Gone { rank: Rank(0), fate: Fate::Lost }]
+        {
+            assert_eq!(decode_coordinator_message(&encode(&message)).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn the_largest_view_fits_its_bound() {
+        let mut view = View::local(MAXIMUM_WORKERS, Settings::default());
+        for worker in &mut view.workers {
+            worker.host = "\\".repeat(HOST_NAME_BYTES);
+            worker.address = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".to_string();
+        }
+        let welcome =
+            CoordinatorMessage::Welcome { job: JobId::random().unwrap(), rank: Rank(0), view };
+        assert!(encode(&welcome).len() <= COORDINATOR_MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for host in ["", "two\nlines", &"x".repeat(HOST_NAME_BYTES + 1)] {
+            assert!(matches!(
+                decode_join(&encode(&join(host))),
+                Err(NetError::Malformed { what: "join", .. })
+            ));
+        }
+        let leave = encode(&WorkerMessage::Leave { fate: Fate::Finished });
+        assert!(matches!(decode_join(&leave), Err(NetError::Malformed { .. })));
+        let outside = CoordinatorMessage::Welcome {
+            job: JobId::random().unwrap(),
+            rank: Rank(2),
+            view: View::local(2, Settings::default()),
+        };
+        assert!(decode_coordinator_message(&encode(&outside)).is_err());
+        assert!(decode_worker_message(&[b'['; 60_000]).is_err());
+    }
+
+    #[test]
+    fn a_reason_is_one_line_of_bounded_length() {
+        let fate = Fate::Failed { reason: "a\nb".repeat(30_000) };
+        let message = decode_worker_message(&encode(&WorkerMessage::Leave { fate })).unwrap();
+        let WorkerMessage::Leave { fate: fate @ Fate::Failed { .. } } = message else { panic!() };
+        let text = fate.to_string();
+        assert!(text.len() < 3000 && !text.contains('\n'));
+    }
+}

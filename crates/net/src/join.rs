@@ -1,0 +1,289 @@
+//! How a worker joins a job: it proves itself to the coordinator, gets its rank and the first view,
+//! and connects with every other worker. Everything is bounded in time, and an error names the rank
+//! and the address that failed. This file knows nothing of tensors.
+
+mod environment;
+mod host;
+mod mesh;
+
+pub use environment::Variables;
+pub use host::{host_identity, tune};
+
+use crate::{
+    coordinator::{
+        COORDINATOR_MESSAGE_BYTES, Coordinator, CoordinatorConfig, CoordinatorMessage, Fate,
+        JOIN_TIMEOUT, Join, Log, WorkerMessage, decode_coordinator_message, encode,
+    },
+    error::{NetError, Result},
+    handshake::{self, Connection, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Purpose},
+    secret::Secret,
+};
+use mesh::Place;
+use paceline_job::{Rank, Settings, View};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    os::fd::{AsRawFd, RawFd},
+    thread,
+    time::Duration,
+};
+
+/// The pause before a name that could not be resolved is asked for again.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(200);
+
+/// How a worker is to join. [`JoinConfig::from_env`] reads it from the environment.
+#[derive(Clone, Debug)]
+pub struct JoinConfig {
+    /// The coordinator's `host:port`.
+    pub coordinator: String,
+    /// The rank this worker must have; none lets the coordinator choose.
+    pub rank: Option<Rank>,
+    /// How many workers this one was told there are; checked against the coordinator.
+    pub size: Option<usize>,
+    /// The job's secret.
+    pub secret: Secret,
+    /// The local address, or the name of the interface, to listen on. None: loopback if the
+    /// coordinator is there, otherwise the address that leads to it.
+    pub interface: Option<String>,
+    /// Ports to listen on. None: any.
+    pub port_range: Option<RangeInclusive<u16>>,
+    /// Do not encrypt between hosts. Workers prove themselves all the same.
+    pub insecure: bool,
+    /// Connections to each peer, at least 1. The same on all workers.
+    pub connections: usize,
+    /// The bound on gathering all workers, and again on connecting with them.
+    pub timeout: Duration,
+    /// The name of this worker's host instead of [`host_identity`].
+    pub host: Option<String>,
+    /// Run the coordinator in this process, with these settings: rank 0 does so where the launcher
+    /// is not ours.
+    pub hosting: Option<Settings>,
+    /// Where the hosted coordinator reports.
+    pub log: Log,
+}
+
+impl JoinConfig {
+    /// The usual way to join a coordinator: any rank, one connection to each peer.
+    pub fn new(coordinator: impl Into<String>, secret: Secret) -> JoinConfig {
+        JoinConfig {
+            coordinator: coordinator.into(),
+            rank: None,
+            size: None,
+            secret,
+            interface: None,
+            port_range: None,
+            insecure: false,
+            connections: 1,
+            timeout: JOIN_TIMEOUT,
+            host: None,
+            hosting: None,
+            log: Log::default(),
+        }
+    }
+}
+
+/// A worker's part in a job that has all its workers.
+#[derive(Debug)]
+pub struct Joined {
+    /// Our place in the view.
+    pub rank: Rank,
+    /// The first view.
+    pub view: View,
+    /// Indexed by rank, then by connection; empty for ourselves.
+    pub peers: Vec<Vec<Connection>>,
+    /// To the coordinator. Closing it without a word counts as death.
+    pub control: ControlChannel,
+    /// Where this worker hosts it. Dropping it ends the control of the whole job: wait for the
+    /// others first ([`Coordinator::wait`]).
+    pub coordinator: Option<Coordinator>,
+}
+
+/// Join a job.
+pub fn join(config: JoinConfig) -> Result<Joined> {
+    if config.connections == 0 {
+        return Err(NetError::Environment {
+            variable: "PACELINE_CONNECTIONS",
+            value: "0".to_string(),
+            problem: "leaves nothing to send over".to_string(),
+        });
+    }
+    let deadline = Deadline::after(config.timeout);
+    let at_coordinator = |error: NetError| error.with_coordinator(&config.coordinator);
+    let interface = config.interface.as_deref().map(host::interface_address).transpose()?;
+    let coordinator = match &config.hosting {
+        Some(settings) => Some(host_coordinator(&config, settings.clone())?),
+        None => None,
+    };
+    let addresses = match &coordinator {
+        Some(coordinator) => vec![coordinator.address()],
+        None => resolve_until(&config.coordinator, deadline).map_err(at_coordinator)?,
+    };
+    let connection =
+        mesh::knock(&addresses, &config.secret, Purpose::Coordinator, config.insecure, deadline)
+            .map_err(at_coordinator)?;
+
+    // The way to the coordinator is the way to the other workers, unless the user knows better.
+    let local = match interface {
+        Some(address) => address,
+        None => connection.stream.local_addr()?.ip(),
+    };
+    let listener = host::listen_within(local, config.port_range.as_ref())?;
+    let ask = Join {
+        rank: config.rank,
+        size: config.size,
+        host: config.host.clone().unwrap_or_else(host_identity),
+        address: listener.local_addr()?,
+    };
+    let mut control = ControlChannel::new(connection)?;
+    // The coordinator's own time limit is the better judge: it knows who is missing.
+    let patience = Deadline::after(deadline.remaining() + HANDSHAKE_TIMEOUT);
+    let place = control.ask(ask, patience).map_err(at_coordinator)?;
+
+    let deadline = Deadline::after(config.timeout);
+    let peers = mesh::connect_all(&place, listener, &config, &mut control, deadline)?;
+    Ok(Joined { rank: place.rank, view: place.view, peers, control, coordinator })
+}
+
+/// Run the coordinator here, on the first of the addresses that the other workers were told that is
+/// ours.
+fn host_coordinator(config: &JoinConfig, settings: Settings) -> Result<Coordinator> {
+    let size = config.size.ok_or(NetError::EnvironmentMissing {
+        missing: "WORLD_SIZE",
+        remedy: "whoever hosts the coordinator must know how many workers there are",
+    })?;
+    let mut outcome = Err(NetError::CoordinatorGone);
+    for listen in host::resolve(&config.coordinator)? {
+        let mut coordinator = CoordinatorConfig::new(listen, size, config.secret.clone());
+        coordinator.settings = settings.clone();
+        coordinator.join_timeout = config.timeout;
+        coordinator.log = config.log.clone();
+        outcome = Coordinator::start(coordinator);
+        if !matches!(outcome, Err(NetError::CannotListen { .. })) {
+            if listen.ip().is_loopback() && !host::names_loopback(&config.coordinator) {
+                config.log.line(&format!(
+                    "{} is {listen} on this machine, which other machines cannot reach; if the job \
+                     spans machines, name an address instead",
+                    config.coordinator
+                ));
+            }
+            break;
+        }
+    }
+    outcome.map_err(|error| error.with_coordinator(&config.coordinator))
+}
+
+/// A name may become known a moment after the job starts.
+fn resolve_until(name: &str, deadline: Deadline) -> Result<Vec<SocketAddr>> {
+    loop {
+        match host::resolve(name) {
+            Err(error) if error.is_passing() && deadline.remaining() > RESOLVE_PAUSE => {
+                thread::sleep(RESOLVE_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// A worker's connection to the coordinator. It never blocks unless told to, so that a loop over
+/// several sockets can include it (it is readable when there is news).
+#[derive(Debug)]
+pub struct ControlChannel {
+    channel: MessageChannel,
+    /// News that was looked at and not yet taken. Each other worker goes once, so it is bounded by
+    /// the job's size; see [`ControlChannel::peek_all`].
+    news: VecDeque<CoordinatorMessage>,
+}
+
+impl ControlChannel {
+    fn new(connection: Connection) -> Result<ControlChannel> {
+        let channel = MessageChannel::new(connection, COORDINATOR_MESSAGE_BYTES)?;
+        Ok(ControlChannel { channel, news: VecDeque::new() })
+    }
+
+    /// The next message, if it is here.
+    pub fn try_receive(&mut self) -> Result<Option<CoordinatorMessage>> {
+        if let Some(message) = self.news.pop_front() {
+            return Ok(Some(message));
+        }
+        self.read_message()
+    }
+
+    /// Wait for the next message, but no longer than `limit`.
+    pub fn receive(&mut self, limit: Duration) -> Result<Option<CoordinatorMessage>> {
+        let deadline = Deadline::after(limit);
+        loop {
+            if let Some(message) = self.try_receive()? {
+                return Ok(Some(message));
+            }
+            if deadline.remaining().is_zero() {
+                return Ok(None);
+            }
+            let mut entries = [handshake::entry(&self.channel, self.channel.has_outgoing())];
+            handshake::wait(&mut entries, Some(deadline.remaining()))?;
+        }
+    }
+
+    /// Send a message, waiting for the socket if need be.
+    pub fn send(&mut self, message: &WorkerMessage) -> Result<()> {
+        self.channel
+            .send(&encode(message), Deadline::after(HANDSHAKE_TIMEOUT))
+            .map_err(coordinator_gone)
+    }
+
+    /// Say good-bye, so that the others need not wonder.
+    pub fn leave(mut self, fate: Fate) -> Result<()> {
+        self.send(&WorkerMessage::Leave { fate })
+    }
+
+    /// All news that has come, without taking it.
+    fn peek_all(&mut self) -> Result<&VecDeque<CoordinatorMessage>> {
+        while let Some(message) = self.read_message()? {
+            if self.news.len() >= crate::coordinator::MAXIMUM_WORKERS {
+                return Err(NetError::Malformed {
+                    what: "coordinator's message",
+                    problem: "more news than there are workers".to_string(),
+                });
+            }
+            self.news.push_back(message);
+        }
+        Ok(&self.news)
+    }
+
+    fn read_message(&mut self) -> Result<Option<CoordinatorMessage>> {
+        match self.channel.try_receive("the coordinator's message").map_err(coordinator_gone)? {
+            Some(bytes) => Ok(Some(decode_coordinator_message(&bytes)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Ask to take part, and wait until everybody else has.
+    fn ask(&mut self, join: Join, deadline: Deadline) -> Result<Place> {
+        self.channel
+            .send(&encode(&WorkerMessage::Join(join)), deadline)
+            .map_err(coordinator_gone)?;
+        let awaited = "the other workers to join";
+        let answer = self.channel.receive(awaited, deadline).map_err(coordinator_gone)?;
+        match decode_coordinator_message(&answer)? {
+            CoordinatorMessage::Welcome { job, rank, view } => Ok(Place { job, rank, view }),
+            CoordinatorMessage::Refused(refusal) => Err(refusal.into()),
+            CoordinatorMessage::Gone { .. } => Err(NetError::Malformed {
+                what: "coordinator's message",
+                problem: "the first message must answer our join".to_string(),
+            }),
+        }
+    }
+}
+
+impl AsRawFd for ControlChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+}
+
+fn coordinator_gone(error: NetError) -> NetError {
+    match error {
+        NetError::Closed { .. } => NetError::CoordinatorGone,
+        other => other,
+    }
+}
