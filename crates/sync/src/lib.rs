@@ -8,6 +8,7 @@ pub mod collective;
 pub mod engine;
 pub mod event;
 pub mod frame;
+pub mod listing;
 pub mod program;
 mod resolver;
 pub mod scheduler;

@@ -1,4 +1,5 @@
-//! The checker must catch what it is there to catch: programs are bent on purpose, one instruction at a time.
+//! The checker must catch what it is there to catch: programs are bent on purpose, one instruction
+//! at a time.
 
 use paceline_sync::{
     checker::{Expectation, Violation, check},

@@ -1,4 +1,5 @@
-//! Every collective, all chunks together, proven by the checker: uneven and empty blocks, any root, any partition.
+//! Every collective, all chunks together, proven by the checker: uneven and empty blocks, any root,
+//! any partition.
 
 use paceline_sync::{
     checker::{Expectation, Proof, check_chunks},

@@ -5,8 +5,8 @@
 use super::expression::{ExprId, Expressions};
 use crate::program::{Member, Span};
 
-/// What consecutive elements hold: element `i` of the piece is the sum `expr` of the members' input elements
-/// `start + i`, divided by `divisor`.
+/// What consecutive elements hold: element `i` of the piece is the sum `expr` of the members' input
+/// elements `start + i`, divided by `divisor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) expr: ExprId,

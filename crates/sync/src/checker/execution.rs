@@ -1,7 +1,8 @@
 //! Symbolic execution: run a set of programs on memory that holds expressions instead of numbers.
 //!
-//! Lanes run in whatever order is convenient; the module above says why one order speaks for all. It knows what each
-//! instruction does, and nothing of what the set is for, except which memory it was given.
+//! Lanes run in whatever order is convenient; the module above says why one order speaks for all.
+//! It knows what each instruction does, and nothing of what the set is for, except which memory it
+//! was given.
 
 use super::{
     content::{Content, Discord, Piece, Value},
@@ -201,7 +202,8 @@ impl Machine<'_> {
         }
         let waiting = self.lanes.iter().filter(|lane| !lane.finished);
         let others = waiting.clone().count().saturating_sub(1);
-        // Where one missing message stops everybody in the end, the lane that came least far misses it.
+        // Where one missing message stops everybody in the end, the lane that came least far misses
+        // it.
         let Some(first) = waiting.min_by_key(|lane| lane.clock) else { return Ok(()) };
         let from = match self.instr(first.at) {
             Some(Instr::Recv { from, .. }) => from,

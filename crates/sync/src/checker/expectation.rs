@@ -1,4 +1,5 @@
-//! What a set of programs should leave: for each member, which input it may read and what its output must hold.
+//! What a set of programs should leave: for each member, which input it may read and what its
+//! output must hold.
 //!
 //! This is the definition of every collective, written down without a word about how it is done.
 

@@ -1,7 +1,9 @@
-//! Sums as hash-consed expressions: two sums are the same number exactly when they were added in the same order.
+//! Sums as hash-consed expressions: two sums are the same number exactly when they were added in
+//! the same order.
 //!
-//! Addition of floats commutes but does not associate, so an expression is a tree whose nodes are unordered pairs. Equal
-//! trees share one number; comparing them is comparing numbers. It knows nothing of memory or messages.
+//! Addition of floats commutes but does not associate, so an expression is a tree whose nodes are
+//! unordered pairs. Equal trees share one number; comparing them is comparing numbers. It knows
+//! nothing of memory or messages.
 
 use crate::program::Member;
 use rustc_hash::FxHashMap;

@@ -1,4 +1,5 @@
-//! Mixing matrices: what an averaging strategy does to the members' values, and how fast they come together.
+//! Mixing matrices: what an averaging strategy does to the members' values, and how fast they come
+//! together.
 
 use crate::program::Member;
 
@@ -68,11 +69,11 @@ impl Matrix {
     }
 }
 
-/// By how much the members' disagreement shrinks at worst over a period, the first step first: the second largest
-/// singular value of the product. 0 is full agreement, 1 is none.
+/// By how much the members' disagreement shrinks at worst over a period, the first step first: the
+/// second largest singular value of the product. 0 is full agreement, 1 is none.
 ///
-/// The largest singular value of a doubly stochastic matrix is 1 and belongs to the vector of ones, so the second is
-/// the largest once the mean is taken out.
+/// The largest singular value of a doubly stochastic matrix is 1 and belongs to the vector of ones,
+/// so the second is the largest once the mean is taken out.
 pub fn contraction(period: &[Matrix]) -> f64 {
     let Some((first, rest)) = period.split_first() else { return 1.0 };
     let mut product = rest.iter().fold(first.clone(), |before, step| step.after(&before));
@@ -81,8 +82,8 @@ pub fn contraction(period: &[Matrix]) -> f64 {
     largest_singular_value(product)
 }
 
-/// One-sided Jacobi rotations (Hestenes, 1958): rows are turned against each other until they are orthogonal; their lengths
-/// are then the singular values.
+/// One-sided Jacobi rotations (Hestenes, 1958): rows are turned against each other until they are
+/// orthogonal; their lengths are then the singular values.
 fn largest_singular_value(mut matrix: Matrix) -> f64 {
     /// Convergence is quadratic; ten sweeps are usual.
     const SWEEPS: usize = 60;
@@ -142,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_known_singular_value_is_found() {
-        // Lazy ring of four: eigenvalues 1, 1/2, 1/2, 0; symmetric, so they are the singular values.
+        // Lazy ring of four: eigenvalues 1, 1/2, 1/2, 0; symmetric, so they are the singular
+        // values.
         let mut ring = Matrix::zero(4);
         for member in 0..4 {
             ring.set(member, member, 0.5);

@@ -2,23 +2,30 @@
 //!
 //! It runs the whole set once, on expressions instead of numbers, and shows that
 //!
-//! - every send meets exactly one receive, from the right member and of the same length, and every receive is met;
-//! - every member's output is written once, everywhere, with what is expected there: for a reduction every contribution
-//!   exactly once, and an average divided exactly once by their number; for an averaging strategy a fair (doubly
-//!   stochastic) mixing, which is returned; for the others the right piece of the right member;
-//! - the same contributions are added in the same order on all members, so that replicas stay equal bit by bit;
+//! - every send meets exactly one receive, from the right member and of the same length, and every
+//!   receive is met;
+//! - every member's output is written once, everywhere, with what is expected there: for a
+//!   reduction every contribution exactly once, and an average divided exactly once by their
+//!   number; for an averaging strategy a fair (doubly stochastic) mixing, which is returned; for the
+//!   others the right piece of the right member;
+//! - the same contributions are added in the same order on all members, so that replicas stay equal
+//!   bit by bit;
 //! - registers and outputs are read only where they were written before in the same lane;
-//! - in place, no input is read when its output may have been written: later in the same lane, or at any time in another
-//!   lane (a send from the input that is still on its way when its own lane writes the output is the engine's care).
+//! - in place, no input is read when its output may have been written: later in the same lane, or
+//!   at any time in another lane (a send from the input that is still on its way when its own lane
+//!   writes the output is the engine's care).
 //!
-//! **Why one execution speaks for all.** A lane is sequential and deterministic. It waits only for messages, each receive
-//! for one message that is named in advance, and sends never wait. Lanes share no memory but the output, where a lane reads
-//! only what it wrote itself and (checked here) no two lanes write the same range. So a set of programs is a Kahn network: its
-//! lanes are continuous functions of their input streams, and every fair order of execution ends with the same messages and the
-//! same memory (Kahn, 1974). If the execution tried here ends, none can be stuck; if this one is stuck, all are.
+//! **Why one execution speaks for all.** A lane is sequential and deterministic. It waits only for
+//! messages, each receive for one message that is named in advance, and sends never wait. Lanes
+//! share no memory but the output, where a lane reads only what it wrote itself and (checked here)
+//! no two lanes write the same range. So a set of programs is a Kahn network: its lanes are
+//! continuous functions of their input streams, and every fair order of execution ends with the
+//! same messages and the same memory (Kahn, 1974). If the execution tried here ends, none can be
+//! stuck; if this one is stuck, all are.
 //!
-//! Elements are never looked at one by one: memory is a list of intervals that hold the same expression, so that the cost
-//! depends on the number of instructions and not on the size of the tensor. It knows nothing of strategies.
+//! Elements are never looked at one by one: memory is a list of intervals that hold the same
+//! expression, so that the cost depends on the number of instructions and not on the size of the
+//! tensor. It knows nothing of strategies.
 
 mod content;
 mod execution;
@@ -52,7 +59,8 @@ pub struct Proof {
     pub busiest_messages: u64,
     /// Elements that the busiest member sends.
     pub busiest_elements: u64,
-    /// For averaging strategies: how members' values are mixed, by ranges of input elements. Empty for others.
+    /// For averaging strategies: how members' values are mixed, by ranges of input elements. Empty
+    /// for others.
     pub mixing: Vec<(Span, Matrix)>,
 }
 
@@ -61,7 +69,8 @@ pub fn check(programs: &[Box<dyn Program>], expect: &Expectation) -> Result<Proo
     check_parts(&[programs], expect)
 }
 
-/// Check all chunks of a tensor together: for each chunk, one program per member. They run side by side, as lanes do.
+/// Check all chunks of a tensor together: for each chunk, one program per member. They run side by
+/// side, as lanes do.
 pub fn check_chunks(
     chunks: &[Vec<Box<dyn Program>>],
     expect: &Expectation,
@@ -199,7 +208,8 @@ fn check_outputs(outcome: &Outcome, expect: &Expectation) -> Result<Vec<Held>, V
     Ok(held)
 }
 
-/// For each element: equal contributions are added in equal order, and mixings are fair. Returns the mixings.
+/// For each element: equal contributions are added in equal order, and mixings are fair. Returns
+/// the mixings.
 fn check_elements(outcome: &Outcome, held: Vec<Held>) -> Result<Vec<(Span, Matrix)>, Violation> {
     let mut borders: Vec<u64> =
         held.iter().flat_map(|held| [held.elements.offset, held.elements.end()]).collect();

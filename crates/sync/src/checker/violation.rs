@@ -23,7 +23,8 @@ impl fmt::Display for At {
     }
 }
 
-/// A set of programs that must not run, and why. All of them are defects of the strategy or collective that made it.
+/// A set of programs that must not run, and why. All of them are defects of the strategy or
+/// collective that made it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// Give one program and one expectation for each member, for every chunk.
@@ -49,7 +50,11 @@ pub enum Violation {
         at: At,
     },
     /// The message's slot is not a receive instruction (or one of length zero).
-    #[error("{at}: sends to member {to}, lane {}, instruction {}, which receives nothing", slot.lane, slot.pc)]
+    #[error(
+        "{at}: sends to member {to}, lane {}, instruction {}, which receives nothing",
+        slot.lane,
+        slot.pc
+    )]
     NothingReceives {
         /// Sender.
         at: At,
@@ -88,7 +93,8 @@ pub enum Violation {
         /// Receive.
         receive: At,
     },
-    /// Everything that can run has run, and this is left: a message that nobody sends, or a cycle of waits.
+    /// Everything that can run has run, and this is left: a message that nobody sends, or a cycle
+    /// of waits.
     #[error("{at}: waits for member {from} for ever, as do {others} other lanes")]
     Stuck {
         /// A waiting receive.
@@ -113,7 +119,11 @@ pub enum Violation {
         span: Span,
     },
     /// Writes output that the caller did not offer.
-    #[error("{at}: writes output elements {}..{}, which are not asked for", span.offset, span.end())]
+    #[error(
+        "{at}: writes output elements {}..{}, which are not asked for",
+        span.offset,
+        span.end()
+    )]
     OutsideOutput {
         /// Writer.
         at: At,
@@ -133,7 +143,11 @@ pub enum Violation {
         len: u64,
     },
     /// Reads output that its lane has not written before.
-    #[error("{at}: reads output elements {}..{}, which its lane has not written", span.offset, span.end())]
+    #[error(
+        "{at}: reads output elements {}..{}, which its lane has not written",
+        span.offset,
+        span.end()
+    )]
     OutsideWritten {
         /// Reader.
         at: At,

@@ -1,7 +1,7 @@
 //! Reduce-scatter and all-gather: rings over blocks that may be uneven or empty.
 //!
-//! They are the two halves of the `ring` strategy, with the caller's blocks for segments. They know nothing of
-//! hosts beyond the order in which they line members up.
+//! They are the two halves of the `ring` strategy, with the caller's blocks for segments. They know
+//! nothing of hosts beyond the order in which they line members up.
 
 use super::{Blocks, Window};
 use crate::{
@@ -37,7 +37,8 @@ impl Circle {
     }
 }
 
-/// One lane: send the block of the member behind, then receive, add and forward until the own block arrives.
+/// One lane: send the block of the member behind, then receive, add and forward until the own block
+/// arrives.
 #[derive(Debug)]
 pub(super) struct ReduceScatterProgram {
     circle: Circle,
@@ -98,7 +99,8 @@ impl AllGatherProgram {
         AllGatherProgram { circle: Circle::new(site), blocks: Blocks::new(counts, window) }
     }
 
-    /// Forward the block of the member `steps` behind; the next member has it one step further behind.
+    /// Forward the block of the member `steps` behind; the next member has it one step further
+    /// behind.
     fn forward(&self, steps: u32) -> Instr {
         let block = self.circle.behind(steps);
         let within = self.blocks.within(block);
@@ -117,8 +119,9 @@ impl Program for AllGatherProgram {
     }
 
     fn instr(&self, _lane: u32, pc: u32) -> Option<Instr> {
-        // Instruction 0 sends the own block and 1 copies it; then 2s receives the block of the member `s` behind, and
-        // 2s+1 forwards it, except for the last one, which the next member sent.
+        // Instruction 0 sends the own block and 1 copies it; then 2s receives the block of the
+        // member `s` behind, and 2s+1 forwards it, except for the last one, which the next member
+        // sent.
         let members = self.circle.members();
         let steps = pc / 2;
         let receives_here = steps < members;

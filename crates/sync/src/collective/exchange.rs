@@ -5,8 +5,8 @@
 use super::{Blocks, Window};
 use crate::program::{Dest, Instr, Member, Program, Slot, Source, Span};
 
-/// A lane per distance: lane `d` sends to the member `d` ahead and receives from the member `d` behind, so that at any
-/// time everybody sends to somebody else. Lane 0 copies the own block.
+/// A lane per distance: lane `d` sends to the member `d` ahead and receives from the member `d`
+/// behind, so that at any time everybody sends to somebody else. Lane 0 copies the own block.
 #[derive(Debug)]
 pub(super) struct AllToAllProgram {
     me: Member,
@@ -44,7 +44,8 @@ impl Program for AllToAllProgram {
         let source = Source::Own(sent.offset);
         let into = Dest::Out(received.offset);
         match (lane, pc) {
-            // Both lists of a member say the same of itself; where they do not, read no stranger's block.
+            // Both lists of a member say the same of itself; where they do not, read no stranger's
+            // block.
             (0, 0) => {
                 let len = received.len.min(sent.len);
                 Some(Instr::Local { source, with: None, into, len })

@@ -1,7 +1,8 @@
 //! Collectives: what callers ask for, cut into chunks, each chunk a program per member.
 //!
-//! An all-reduce is programmed by a strategy; the others have one good way each, chosen by their shape. Offsets and
-//! lengths are in elements: this file knows nothing of element types, bytes or transports.
+//! An all-reduce is programmed by a strategy; the others have one good way each, chosen by their
+//! shape. Offsets and lengths are in elements: this file knows nothing of element types, bytes or
+//! transports.
 
 mod blocks;
 mod exchange;
@@ -63,8 +64,8 @@ pub enum Collective {
         /// Elements of each member's block.
         counts: Arc<[u64]>,
     },
-    /// In: a block for every member, concatenated. Out: a block from every member, concatenated. A member knows its
-    /// own two lists only; for itself both must say the same.
+    /// In: a block for every member, concatenated. Out: a block from every member, concatenated. A
+    /// member knows its own two lists only; for itself both must say the same.
     AllToAll {
         /// Elements this member sends to each.
         sends: Arc<[u64]>,
@@ -90,12 +91,14 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// How many chunks it is cut into where a chunk has about `partition_elements`. A collective without elements has
-    /// none. In an all-to-all this may differ from member to member; chunks beyond a member's number would be empty.
+    /// How many chunks it is cut into where a chunk has about `partition_elements`. A collective
+    /// without elements has none. In an all-to-all this may differ from member to member; chunks
+    /// beyond a member's number would be empty.
     ///
     /// # Panics
-    /// If there were more than `u32::MAX` chunks. The smallest partition holds 64 bytes, so a tensor that large does
-    /// not exist; a block that large does only if the group has more members than a partition has elements.
+    /// If there were more than `u32::MAX` chunks. The smallest partition holds 64 bytes, so a
+    /// tensor that large does not exist; a block that large does only if the group has more members
+    /// than a partition has elements.
     pub fn chunks(&self, site: &Site, partition_elements: u64) -> u32 {
         let longest = |counts: &[u64]| counts.iter().copied().max().unwrap_or(0);
         let (len, width) = match self {
@@ -242,8 +245,8 @@ impl Collective {
         }
     }
 
-    /// A number for everything that must be equal on all members: the kind, the lengths, the root. The same in every
-    /// build and on every machine.
+    /// A number for everything that must be equal on all members: the kind, the lengths, the root.
+    /// The same in every build and on every machine.
     pub fn signature(&self) -> u64 {
         let mut hash = Fnv::new();
         hash.add(self.kind());
@@ -260,7 +263,8 @@ impl Collective {
                 hash.add(u64::from(*root));
                 counts.iter().for_each(|count| hash.add(*count));
             }
-            // A member knows its own lengths only; a block of the wrong length is found when it arrives.
+            // A member knows its own lengths only; a block of the wrong length is found when it
+            // arrives.
             Collective::AllToAll { .. }
             | Collective::Send { .. }
             | Collective::Recv { .. }
@@ -354,7 +358,8 @@ impl fmt::Display for Collective {
     }
 }
 
-/// A chunk of a collective of blocks takes a slice of every block, so that together they are about a partition.
+/// A chunk of a collective of blocks takes a slice of every block, so that together they are about
+/// a partition.
 fn block_width(site: &Site, partition_elements: u64) -> u64 {
     (partition_elements / u64::from(site.members())).max(1)
 }

@@ -19,10 +19,11 @@ pub(super) struct Tree {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// The parent of a place is the place without its lowest set bit: log2(n) messages one after another, but the
-    /// root's wire carries every chunk log2(n) times.
+    /// The parent of a place is the place without its lowest set bit: log2(n) messages one after
+    /// another, but the root's wire carries every chunk log2(n) times.
     Binomial,
-    /// Each passes on to the next: every wire carries every chunk once, but the last waits for n-1 messages.
+    /// Each passes on to the next: every wire carries every chunk once, but the last waits for n-1
+    /// messages.
     Chain,
 }
 

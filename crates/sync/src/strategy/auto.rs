@@ -1,8 +1,9 @@
 //! The choice called `auto`: which strategy suits a message size, on this group and these wires.
 //!
-//! The model is latency plus bytes over rate (Hockney's), with a cost per message and with chunks that follow each
-//! other through the busiest place. It is a pure function, so every member that is given the same numbers chooses
-//! alike; the choice is made once per view and kept as a table. It knows nothing of programs.
+//! The model is latency plus bytes over rate (Hockney's), with a cost per message and with chunks
+//! that follow each other through the busiest place. It is a pure function, so every member that is
+//! given the same numbers chooses alike; the choice is made once per view and kept as a table. It
+//! knows nothing of programs.
 
 use super::{
     DoubleTree, Hierarchical, OneShot, ParameterServer, RecursiveDoubling, Ring, demand::Demand,
@@ -47,8 +48,8 @@ impl CostModel {
         }
     }
 
-    /// The order of magnitude of today's machines, for when nothing was measured: memory between processes, and 10
-    /// gigabits per second between hosts.
+    /// The order of magnitude of today's machines, for when nothing was measured: memory between
+    /// processes, and 10 gigabits per second between hosts.
     pub fn usual(settings: &Settings) -> CostModel {
         CostModel {
             memory: Link {
@@ -159,8 +160,8 @@ impl AutoTable {
         let at = |bytes| choose_among(&candidates, &layout, bytes, model);
         let mut table = AutoTable { entries: Vec::new(), reasons: Vec::new() };
         let (mut winner, mut choice) = at(1);
-        // Winners are compared at powers of two up to 2^45, where the fastest per byte has long won;
-        // where two neighbours differ, the border is found by halving, in at most 45 steps.
+        // Winners are compared at powers of two up to 2^45, where the fastest per byte has long
+        // won; where two neighbours differ, the border is found by halving, in at most 45 steps.
         for exponent in 0..45 {
             let (mut low, mut high) = (1_u64 << exponent, 1_u64 << (exponent + 1));
             if at(high).0 == winner {

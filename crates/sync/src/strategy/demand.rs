@@ -1,7 +1,7 @@
 //! What a strategy asks of the network for one chunk, as numbers that a cost model can price.
 //!
-//! Each strategy states its own demand in a closed formula; a test counts the same numbers from its programs.
-//! It knows nothing of rates or latencies.
+//! Each strategy states its own demand in a closed formula; a test counts the same numbers from its
+//! programs. It knows nothing of rates or latencies.
 
 /// The same quantity inside hosts and between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,8 +19,8 @@ pub struct Demand {
     pub rounds: Sides<u32>,
     /// Bytes that pass one after another on that way.
     pub path_bytes: Sides<f64>,
-    /// Bytes that the busiest member moves through memory, and the busiest host over its wire, one way.
-    /// When many chunks follow each other, this is what limits them.
+    /// Bytes that the busiest member moves through memory, and the busiest host over its wire, one
+    /// way. When many chunks follow each other, this is what limits them.
     pub busiest_bytes: Sides<f64>,
     /// Messages that the busiest member sends.
     pub messages: u32,

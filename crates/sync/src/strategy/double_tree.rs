@@ -1,8 +1,9 @@
 //! Double tree: two binary trees, each carrying half of the chunk.
 //!
 //! A binary tree alone wastes half of the wires, because its leaves only ever send one way. In two
-//! complementary trees an inner node of one is a leaf of the other (Sanders, Speck and Träff, 2009), so
-//! every wire is busy. It knows nothing of hosts beyond the order in which they line members up.
+//! complementary trees an inner node of one is a leaf of the other (Sanders, Speck and Träff,
+//! 2009), so every wire is busy. It knows nothing of hosts beyond the order in which they line
+//! members up.
 
 use super::{
     alone::Alone,
@@ -24,10 +25,10 @@ impl Strategy for DoubleTree {
     }
 
     fn about(&self) -> &'static str {
-        "Two binary trees, one for each half of the chunk; the inner nodes of one are the leaves of the \
-         other, so that no wire idles. Sums climb to the root and the result descends: about 2 log2(n) \
-         messages one after another, and every member sends at most twice the chunk. Right for many \
-         members, where a ring's 2(n-1) messages take too long."
+        "Two binary trees, one for each half of the chunk; the inner nodes of one are the leaves \
+         of the other, so that no wire idles. Sums climb to the root and the result descends: \
+         about 2 log2(n) messages one after another, and every member sends at most twice the \
+         chunk. Right for many members, where a ring's 2(n-1) messages take too long."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
@@ -44,7 +45,8 @@ impl Strategy for DoubleTree {
     }
 }
 
-/// What two trees ask of the network. Which edges leave a host depends on the numbers, so they are counted.
+/// What two trees ask of the network. Which edges leave a host depends on the numbers, so they are
+/// counted.
 pub(super) fn demand(layout: &Layout, bytes: f64) -> Demand {
     let members = layout.members();
     let depth = tree_depth(members);
@@ -99,9 +101,10 @@ enum Side {
 
 /// A tree over positions. In the first tree a node's label is its position.
 ///
-/// Label 0 is the root and has one child, the largest power of two below `members`. Any other label with
-/// lowest set bit `b` has the children `label - b/2` and `label + b/2`; where the latter does not exist, the
-/// next smaller power of two is tried. So odd labels are leaves and even labels are not.
+/// Label 0 is the root and has one child, the largest power of two below `members`. Any other label
+/// with lowest set bit `b` has the children `label - b/2` and `label + b/2`; where the latter does
+/// not exist, the next smaller power of two is tried. So odd labels are leaves and even labels are
+/// not.
 #[derive(Clone, Copy, Debug)]
 struct Tree {
     members: u32,
@@ -161,8 +164,8 @@ struct Neighbour {
     pc: u32,
 }
 
-/// One member's place in one tree; its lane is: receive from the children, send to the parent, receive
-/// from the parent, send to the children.
+/// One member's place in one tree; its lane is: receive from the children, send to the parent,
+/// receive from the parent, send to the children.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: Option<Neighbour>,

@@ -1,4 +1,5 @@
-//! Folding contributions in a fixed order, `((x0 + x1) + x2) + x3`, with one's own entering at its place.
+//! Folding contributions in a fixed order, `((x0 + x1) + x2) + x3`, with one's own entering at its
+//! place.
 //!
 //! Every member that folds the same list gets the same bits, whatever order messages arrive in. It
 //! knows nothing of who sends where.
@@ -16,9 +17,9 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    /// The `pc`-th instruction: contributions of `len` elements, own ones at `own`, and the total into
-    /// `total`. Register 0 carries the partial sum. A fold of one contributor does nothing: the total
-    /// is the contribution itself.
+    /// The `pc`-th instruction: contributions of `len` elements, own ones at `own`, and the total
+    /// into `total`. Register 0 carries the partial sum. A fold of one contributor does nothing:
+    /// the total is the contribution itself.
     pub(crate) fn instr(
         self,
         pc: u32,
@@ -29,8 +30,8 @@ impl Fold {
     ) -> Instr {
         let own = Source::Own(own);
         let partial = Source::Reg(0, 0);
-        // The first two contributions meet in one instruction: if mine is one of them, no copy of it
-        // is made, and its place in the list is an instruction that does nothing.
+        // The first two contributions meet in one instruction: if mine is one of them, no copy of
+        // it is made, and its place in the list is an instruction that does nothing.
         let enters_first = self.mine <= 1;
         let last = self.count - 1;
         let total_at =

@@ -1,8 +1,9 @@
 //! Gossip: at every step members average with one partner, drawn anew.
 //!
-//! Pairs follow the circle method of round-robin tournaments, and the round is drawn by lot from the seed and
-//! the step: O(1) for any member, and any two members meet with the same probability, so that disagreement
-//! shrinks in mean square exactly as with uniformly drawn pairings. It knows nothing of hosts.
+//! Pairs follow the circle method of round-robin tournaments, and the round is drawn by lot from
+//! the seed and the step: O(1) for any member, and any two members meet with the same probability,
+//! so that disagreement shrinks in mean square exactly as with uniformly drawn pairings. It knows
+//! nothing of hosts.
 
 use super::alone::Alone;
 use crate::program::{Dest, Instr, Member, Program, Semantics, Site, Slot, Source, Span, Strategy};
@@ -17,10 +18,11 @@ impl Strategy for Gossip {
     }
 
     fn about(&self) -> &'static str {
-        "Each step pairs the members by lot, and partners average their values; with an odd number one sits \
-         out. One message each way, whatever the size of the group, but members only agree after many steps: \
-         it averages, it does not sum. Right for parameters in training that tolerates replicas which differ a \
-         little, on networks where a full all-reduce is too slow."
+        "Each step pairs the members by lot, and partners average their values; with an odd \
+         number one sits out. One message each way, whatever the size of the group, but members \
+         only agree after many steps: it averages, it does not sum. Right for parameters in \
+         training that tolerates replicas which differ a little, on networks where a full \
+         all-reduce is too slow."
     }
 
     fn semantics(&self) -> Semantics {
@@ -45,8 +47,9 @@ fn draw(seed: u64, step: u64) -> u64 {
 
 /// With whom `me` is paired in the tournament's round `lot`; `None` for the one who sits out.
 ///
-/// With an odd number, players `a` and `b` meet in the round `a + b` modulo their number, and who would meet
-/// themselves sits out. With an even number the last player stands apart and meets that one.
+/// With an odd number, players `a` and `b` meet in the round `a + b` modulo their number, and who
+/// would meet themselves sits out. With an even number the last player stands apart and meets that
+/// one.
 fn partner(members: u32, me: Member, lot: u64) -> Option<Member> {
     if members < 2 {
         return None;

@@ -23,11 +23,12 @@ impl Strategy for Hierarchical {
     }
 
     fn about(&self) -> &'static str {
-        "Contributions are first summed inside each host, through memory; the sums then go round a ring of \
-         hosts, and the result is handed out inside each host. The chunk is cut into as many shards as the \
-         smallest host has members, each led by another member, so that all of a host's members share the \
-         work. A wire carries 2(h-1)/h of the chunk in 2(h-1) messages for h hosts, whatever the number of \
-         members. Right when several members share a host and its wire."
+        "Contributions are first summed inside each host, through memory; the sums then go round \
+         a ring of hosts, and the result is handed out inside each host. The chunk is cut into as \
+         many shards as the smallest host has members, each led by another member, so that all of \
+         a host's members share the work. A wire carries 2(h-1)/h of the chunk in 2(h-1) messages \
+         for h hosts, whatever the number of members. Right when several members share a host and \
+         its wire."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
@@ -49,8 +50,8 @@ pub(super) fn demand(layout: &Layout, bytes: f64) -> Demand {
     let inside = if largest > 1 { 2 } else { 0 };
     let shard = bytes / f64::from(shards);
     let wire = f64::from(ring_rounds) * bytes / f64::from(hosts);
-    // Each of the two ways inside a host is as slow as its leader's intake. A leader also contributes
-    // to the shards of the other leaders.
+    // Each of the two ways inside a host is as slow as its leader's intake. A leader also
+    // contributes to the shards of the other leaders.
     let intake = f64::from(largest - 1) * shard;
     let others = f64::from(shards - 1) * shard;
     Demand {
@@ -106,7 +107,8 @@ impl HierarchicalProgram {
         })
     }
 
-    /// The ring of the `ring` strategy, over hosts: register 0 holds this host's sum, register 1 what passes.
+    /// The ring of the `ring` strategy, over hosts: register 0 holds this host's sum, register 1
+    /// what passes.
     fn round_hosts(&self, shard: Span, ring_pc: u32) -> Instr {
         let hosts = self.layout.hosts();
         let here = self.me.host;

@@ -1,12 +1,13 @@
 //! Who shares a host with whom: the order in which strategies line members up.
 //!
-//! Members of one host stand next to each other in this order, so that a ring crosses each wire once
-//! per direction however the job was launched. It knows nothing of programs.
+//! Members of one host stand next to each other in this order, so that a ring crosses each wire
+//! once per direction however the job was launched. It knows nothing of programs.
 
 use crate::program::Member;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Members grouped by host: hosts in order of first appearance, members of a host in their own order.
+/// Members grouped by host: hosts in order of first appearance, members of a host in their own
+/// order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     order: Vec<Member>,

@@ -1,7 +1,8 @@
 //! Strategies: ways to all-reduce, one file each, and the registry that knows them by name.
 //!
-//! A strategy is a pure function to programs, so the checker can prove it for any group and the replay can run it
-//! in virtual time. Nothing here knows bytes, time or transports; only `auto`, which prices, knows rates.
+//! A strategy is a pure function to programs, so the checker can prove it for any group and the
+//! replay can run it in virtual time. Nothing here knows bytes, time or transports; only `auto`,
+//! which prices, knows rates.
 
 mod alone;
 mod auto;

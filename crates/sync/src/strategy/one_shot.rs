@@ -20,9 +20,9 @@ impl Strategy for OneShot {
     }
 
     fn about(&self) -> &'static str {
-        "Every member sends its whole contribution to every other, and each sums them all in member order, so \
-         that all hold the same bits: a single message delay, paid for with n-1 times the chunk on every wire. \
-         Right for tiny tensors in small groups."
+        "Every member sends its whole contribution to every other, and each sums them all in \
+         member order, so that all hold the same bits: a single message delay, paid for with n-1 \
+         times the chunk on every wire. Right for tiny tensors in small groups."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {

@@ -23,10 +23,11 @@ impl Strategy for ParameterServer {
     }
 
     fn about(&self) -> &'static str {
-        "The chunk is cut into one shard per server. Every member sends each shard to its server, which sums \
-         the contributions in member order and sends the result back: two message delays whatever the size of \
-         the group. By default all members serve, which loads every wire alike; `parameter_server:2` lets two \
-         of them serve. Right where latency is high, or where a few members have faster wires."
+        "The chunk is cut into one shard per server. Every member sends each shard to its server, \
+         which sums the contributions in member order and sends the result back: two message \
+         delays whatever the size of the group. By default all members serve, which loads every \
+         wire alike; `parameter_server:2` lets two of them serve. Right where latency is high, or \
+         where a few members have faster wires."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
@@ -69,13 +70,22 @@ struct ParameterServerProgram {
 
 impl ParameterServerProgram {
     fn server(&self, shard: u32) -> Member {
+        if self.servers == self.members {
+            return shard;
+        }
         let spread = u64::from(shard) * u64::from(self.members) / u64::from(self.servers);
         spread as Member
     }
 
-    /// Members begin with different shards, so that they do not all send to the same server at once.
+    /// Members begin with different shards, so that they do not all send to the same server at
+    /// once.
     fn lane(&self, member: Member, shard: u32) -> u32 {
-        (shard + self.servers - member % self.servers) % self.servers
+        self.wrap(shard + self.servers - member % self.servers)
+    }
+
+    /// Modulo the number of servers, for numbers below twice that: divisions are slow.
+    fn wrap(&self, number: u32) -> u32 {
+        if number >= self.servers { number - self.servers } else { number }
     }
 }
 
@@ -85,7 +95,7 @@ impl Program for ParameterServerProgram {
     }
 
     fn instr(&self, lane: u32, pc: u32) -> Option<Instr> {
-        let shard = (lane + self.me % self.servers) % self.servers;
+        let shard = self.wrap(lane + self.me % self.servers);
         let Span { offset, len } = self.span.part(shard, self.servers);
         let server = self.server(shard);
         if self.me != server {

@@ -22,10 +22,11 @@ impl Strategy for RecursiveDoubling {
     }
 
     fn about(&self) -> &'static str {
-        "In each round every member exchanges its whole partial sum with a partner, first its neighbour, then \
-         two away, then four: after log2(n) rounds all hold the total. Where n is not a power of two, some \
-         neighbours fold together first and share the result last. Every member sends log2(n) times the chunk. \
-         Right for small tensors, where only the number of rounds counts."
+        "In each round every member exchanges its whole partial sum with a partner, first its \
+         neighbour, then two away, then four: after log2(n) rounds all hold the total. Where n is \
+         not a power of two, some neighbours fold together first and share the result last. Every \
+         member sends log2(n) times the chunk. Right for small tensors, where only the number of \
+         rounds counts."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
@@ -62,8 +63,8 @@ pub(super) fn demand(layout: &Layout, bytes: f64) -> Demand {
     }
 }
 
-/// The largest hypercube inside the group. The first `2 * extras` positions form pairs, and the odd one of
-/// each pair is folded into its neighbour; everyone else is a corner.
+/// The largest hypercube inside the group. The first `2 * extras` positions form pairs, and the odd
+/// one of each pair is folded into its neighbour; everyone else is a corner.
 #[derive(Clone, Copy, Debug)]
 struct Cube {
     rounds: u32,

@@ -21,10 +21,10 @@ impl Strategy for Ring {
     }
 
     fn about(&self) -> &'static str {
-        "Members stand in a circle, those of one host side by side. The chunk is cut into one segment per \
-         member; each segment travels once round to be summed and once more to be handed out. Every member \
-         sends 2(n-1)/n of the chunk, which no method beats, but in 2(n-1) messages one after another. \
-         Right for large tensors and few members."
+        "Members stand in a circle, those of one host side by side. The chunk is cut into one \
+         segment per member; each segment travels once round to be summed and once more to be \
+         handed out. Every member sends 2(n-1)/n of the chunk, which no method beats, but in \
+         2(n-1) messages one after another. Right for large tensors and few members."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
@@ -69,7 +69,8 @@ struct RingProgram {
 }
 
 impl RingProgram {
-    /// The segment of the `received`-th message, counted from zero: one step further back each time.
+    /// The segment of the `received`-th message, counted from zero: one step further back each
+    /// time.
     fn segment(&self, received: u32) -> Span {
         // `received` is below 2(n-1), so the sum stays positive.
         let index = self.position + 2 * self.members - 1 - received;
