@@ -195,7 +195,7 @@ pub enum Action {
     Complete(OpId),
     /// The operation will not finish; its memory is the caller's again.
     Fail(OpId, Arc<OpError>),
-    /// A peer broke the protocol: close its connection, then tell [`Event::PeerLost`].
+    /// A peer broke the protocol, or others lost it: close its connection, then tell [`Event::PeerLost`].
     Close {
         /// Who.
         peer: Rank,

@@ -253,9 +253,13 @@ impl Engine {
         let mut scratch = Vec::new();
         let mut busy = false;
         for lane in &mut chunk.lanes {
-            scratch.extend(std::mem::take(&mut lane.registers).into_iter().flatten());
             scratch.extend(lane.held.drain(..).map(|(_, buf)| buf));
-            busy |= matches!(lane.state, LaneState::Busy { .. });
+            if matches!(lane.state, LaneState::Busy { .. }) {
+                // A register may be what the driver combines with.
+                busy = true;
+            } else {
+                scratch.extend(std::mem::take(&mut lane.registers).into_iter().flatten());
+            }
         }
         if !busy {
             self.chunks.remove(key);

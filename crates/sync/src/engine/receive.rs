@@ -333,8 +333,11 @@ impl Engine {
             },
             Kind::Lost => {
                 let peer = Rank(header.chunk);
-                if peer != self.rank && peer.index() < self.peers.len() {
-                    self.peer_lost(peer, format!("{}, says worker {from}", text()), out);
+                let known = self.lost.iter().any(|(rank, _)| *rank == peer);
+                if peer != self.rank && peer.index() < self.peers.len() && !known {
+                    // Not lost yet: the driver still reads and writes for it, until it has closed.
+                    let reason = format!("{}, says worker {from}", text());
+                    out.push(Action::Close { peer, reason });
                 }
             }
             Kind::StallQuery => self.asked_about(from, header.key, &text(), out),
