@@ -14,9 +14,10 @@ use std::time::Instant;
 
 const KIB: usize = 1024;
 const SIZES: [usize; 4] = [64 * KIB, 512 * KIB, 4096 * KIB, 65_536 * KIB];
-const ROUNDS: usize = 9;
-/// Bytes that one measurement moves, so that the clock's own cost vanishes.
-const BYTES_PER_MEASUREMENT: usize = 96 * 1024 * KIB;
+const ROUNDS: usize = 31;
+/// Bytes that one measurement moves: enough that the cost of the clock vanishes, few enough to fit
+/// between two interruptions of a busy machine.
+const BYTES_PER_MEASUREMENT: usize = 8 * 1024 * KIB;
 
 /// One row: what is measured, and the payload it moves for a buffer of a given size.
 enum Subject {
