@@ -1,0 +1,95 @@
+//! What a modelled cluster is like, besides its topology: kernels, threads, memory.
+
+use crate::error::ReplayError;
+use paceline_job::Rate;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The share of a wire's nominal rate that TCP payload gets at an MTU of 1500 bytes: 1448 bytes of
+/// payload in 1514 of frame, as rate limiters count them.
+pub const TCP_OVER_ETHERNET: f64 = 1448.0 / 1514.0;
+
+/// The network between workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Payload bytes per byte of a wire's rate. 1 if rates are of payload already (as measured ones
+    /// are), [`TCP_OVER_ETHERNET`] if they are the nominal rates of wires. Memory is not affected.
+    pub goodput: f64,
+    /// Bytes that a sender's kernel takes without having sent them (`TCP_NOTSENT_LOWAT`). They count
+    /// as delivered, and nothing passes them any more.
+    pub queue_bytes: u64,
+    /// A frame takes up to this much longer than its link's latency; how much, the seed decides.
+    pub jitter: Duration,
+    /// Whether data frames that wait may be sent in any order, as transports with several lanes do.
+    pub overtaking: bool,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> NetworkConfig {
+        NetworkConfig {
+            goodput: 1.0,
+            queue_bytes: 128 << 10,
+            jitter: Duration::ZERO,
+            overtaking: false,
+        }
+    }
+}
+
+/// When a message that is combined with something counts as arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Combine {
+    /// Combining goes on while bytes arrive: only the slower of the two is felt.
+    #[default]
+    Overlapped,
+    /// Combining begins when the last byte has arrived.
+    After,
+}
+
+/// A worker's own speed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// How long its thread is busy with each frame it sends or receives.
+    pub per_frame: Duration,
+    /// Bytes that it combines or copies each second, one piece after another; at once if `None`.
+    pub combine_rate: Option<Rate>,
+    /// Whether combining overlaps receiving.
+    pub combine: Combine,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// The network.
+    pub network: NetworkConfig,
+    /// Every worker.
+    pub worker: WorkerConfig,
+    /// What jitter and overtaking follow from.
+    pub seed: u64,
+    /// A run stops after this many engine events: an engine that never comes to rest is a defect.
+    pub most_events: u64,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> ClusterConfig {
+        ClusterConfig {
+            network: NetworkConfig::default(),
+            worker: WorkerConfig::default(),
+            seed: 0,
+            most_events: u64::MAX,
+        }
+    }
+}
+
+impl ClusterConfig {
+    pub(crate) fn validate(&self) -> Result<(), ReplayError> {
+        let goodput = self.network.goodput;
+        if goodput.is_finite() && goodput > 0.0 {
+            return Ok(());
+        }
+        Err(ReplayError::Configuration { name: "goodput", value: goodput.to_string() })
+    }
+}

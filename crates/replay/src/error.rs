@@ -1,0 +1,46 @@
+//! What can be wrong with a cluster that somebody describes.
+
+use crate::network::LinkName;
+use paceline_job::Rank;
+use paceline_sync::strategy::UnknownStrategy;
+
+/// A cluster, a fault or a view that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// A worker sits on a host that the topology lacks: add the host, or correct the worker's.
+    #[error("the view has a worker on host `{0}`, which the topology does not have")]
+    UnknownHost(String),
+    /// A host sits in a rack without uplink: give every rack one, or none.
+    #[error("host `{host}` is in rack {rack}, which has no uplink")]
+    UnknownRack {
+        /// The host.
+        host: String,
+        /// Its rack.
+        rack: u32,
+    },
+    /// A fault names a link that the topology lacks: correct its number.
+    #[error("there is no link {0:?}")]
+    UnknownLink(LinkName),
+    /// Something names a worker that the view lacks: correct the rank.
+    #[error("there is no worker {0}")]
+    UnknownWorker(Rank),
+    /// The view names no strategy that exists: use one of those listed.
+    #[error(transparent)]
+    Strategy(#[from] UnknownStrategy),
+    /// A number in the configuration that cannot work: correct it.
+    #[error("{name} is {value}; it must be positive and finite")]
+    Configuration {
+        /// The field.
+        name: &'static str,
+        /// What it held.
+        value: String,
+    },
+    /// A new view must have the members of the first: start another cluster for others.
+    #[error("the next view has {next} workers, the cluster {now}")]
+    Members {
+        /// Of the cluster.
+        now: usize,
+        /// Of the view.
+        next: usize,
+    },
+}

@@ -1,0 +1,280 @@
+//! One direction between two workers: an ordered stream of frames through a sender's kernel queue
+//! and over the wire. It knows its own rate, but not who else wants one.
+//!
+//! A frame waits in the sender, is *committed* to the stream when the kernel takes its first byte,
+//! is *delivered* when the kernel takes its last, leaves the wire, and arrives a latency later.
+//! Control frames pass data frames that are not committed.
+
+use super::links::Path;
+use crate::random::Random;
+use paceline_sync::{
+    frame::{HEADER_BYTES, Header},
+    slab::Key,
+};
+use std::collections::VecDeque;
+
+/// What follows a header.
+#[derive(Debug)]
+pub(crate) enum Body<P> {
+    /// Elements; `P` is whatever stands for them.
+    Data { token: Key, parcel: P },
+    /// A control frame's own bytes.
+    Control(Box<[u8]>),
+}
+
+/// A frame between two workers.
+#[derive(Debug)]
+pub(crate) struct Frame<P> {
+    pub header: Header,
+    pub body: Body<P>,
+    /// When its first byte arrives; meaningful once that byte has left.
+    pub first_byte_at: u64,
+    /// One past its last byte, counted from the connection's first.
+    end: u64,
+    /// When its last byte arrives; meaningful once that byte has left.
+    arrival: u64,
+}
+
+impl<P> Frame<P> {
+    pub(crate) fn new(header: Header, body: Body<P>) -> Frame<P> {
+        Frame { header, body, first_byte_at: 0, end: 0, arrival: 0 }
+    }
+
+    fn bytes(&self) -> u64 {
+        (HEADER_BYTES + self.header.payload_bytes()) as u64
+    }
+}
+
+/// See the file's first paragraph. Its queues hold what is on the way, and no more.
+#[derive(Debug)]
+pub(super) struct Connection<P> {
+    pub from: u32,
+    pub to: u32,
+    pub latency: u64,
+    pub path: Path,
+    /// Whether frames pass; once closed, for good.
+    pub open: bool,
+    /// Whether it is entered in its links.
+    pub active: bool,
+    /// Whether it shares no link. Then nobody waits for its end, and no timer is set for it.
+    pub alone: bool,
+    /// Bytes per nanosecond.
+    pub rate: f64,
+    /// When the earliest timer set for it goes off.
+    pub armed: u64,
+    /// The stream's position at a time, from which rate tells any later one. Fractions of a nanosecond
+    /// are kept, or a thousand small frames would lose half a microsecond.
+    anchor_time: f64,
+    anchor_position: f64,
+    /// Committed frames, in stream order. The first `flying` have left the wire and not arrived.
+    stream: VecDeque<Frame<P>>,
+    flying: usize,
+    committed: u64,
+    /// Whether the last committed frame is delivered. Nothing waits below while it is.
+    tail_delivered: bool,
+    waiting_control: VecDeque<Frame<P>>,
+    waiting_data: VecDeque<Frame<P>>,
+    last_arrival: u64,
+}
+
+/// What the stream does next, by itself.
+enum Milestone {
+    HeadLeft,
+    TailDelivered,
+}
+
+/// What a connection needs of the world to go on.
+pub(super) struct Surroundings<'a> {
+    /// The kernel's send queue, in bytes.
+    pub queue_bytes: u64,
+    /// A frame takes up to this many nanoseconds longer than the latency.
+    pub jitter: u64,
+    /// Whether any waiting data frame may be committed next, or only the first.
+    pub overtaking: bool,
+    pub random: &'a mut Random,
+    /// Senders, and their data frames that were delivered.
+    pub delivered: &'a mut Vec<(u32, Key)>,
+}
+
+impl<P> Connection<P> {
+    pub(super) fn new(from: u32, to: u32, latency: u64, path: Path) -> Connection<P> {
+        Connection {
+            from,
+            to,
+            latency,
+            path,
+            open: true,
+            active: false,
+            alone: false,
+            rate: 0.0,
+            armed: u64::MAX,
+            anchor_time: 0.0,
+            anchor_position: 0.0,
+            stream: VecDeque::new(),
+            flying: 0,
+            committed: 0,
+            tail_delivered: true,
+            waiting_control: VecDeque::new(),
+            waiting_data: VecDeque::new(),
+            last_arrival: 0,
+        }
+    }
+
+    /// Whether bytes are left to send.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.flying < self.stream.len()
+    }
+
+    fn next_milestone(&self, queue_bytes: u64) -> Option<(f64, Milestone)> {
+        let head = self.stream.get(self.flying)?.end;
+        let accepted = self.committed.saturating_sub(queue_bytes);
+        let (position, milestone) = if !self.tail_delivered && accepted <= head {
+            (accepted, Milestone::TailDelivered)
+        } else {
+            (head, Milestone::HeadLeft)
+        };
+        Some((self.time_of(position), milestone))
+    }
+
+    /// When the stream reaches a position; never, if it stands still.
+    fn time_of(&self, position: u64) -> f64 {
+        let ahead = position as f64 - self.anchor_position;
+        if ahead <= 0.0 {
+            self.anchor_time
+        } else if self.rate > 0.0 {
+            self.anchor_time + ahead / self.rate
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    /// Let everything happen that happens up to `now`.
+    pub(super) fn catch_up(&mut self, now: u64, around: &mut Surroundings) {
+        while let Some((time, milestone)) = self.next_milestone(around.queue_bytes) {
+            if time > now as f64 {
+                break;
+            }
+            self.anchor_time = time;
+            match milestone {
+                Milestone::TailDelivered => {
+                    let accepted = self.committed.saturating_sub(around.queue_bytes) as f64;
+                    self.anchor_position = self.anchor_position.max(accepted);
+                    self.tail_delivered = true;
+                    if let Some(Frame { body: Body::Data { token, .. }, .. }) = self.stream.back() {
+                        around.delivered.push((self.from, *token));
+                    }
+                    self.commit_waiting(around);
+                }
+                Milestone::HeadLeft => {
+                    let head = &mut self.stream[self.flying];
+                    self.anchor_position = head.end as f64;
+                    let late =
+                        if around.jitter == 0 { 0 } else { around.random.below(around.jitter) };
+                    let arrival = (time.ceil() as u64).saturating_add(self.latency + late);
+                    self.last_arrival = self.last_arrival.max(arrival);
+                    head.arrival = self.last_arrival;
+                    self.flying += 1;
+                    if let Some(head) = self.stream.get_mut(self.flying) {
+                        head.first_byte_at = time as u64 + self.latency;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Move on at another rate from now on. The caller has caught up.
+    pub(super) fn set_rate(&mut self, now: u64, rate: f64) {
+        let now = now as f64;
+        if now > self.anchor_time {
+            self.anchor_position += self.rate * (now - self.anchor_time);
+            self.anchor_time = now;
+        }
+        self.rate = rate;
+    }
+
+    /// Take a frame to send. The caller has caught up, and makes the connection active after it.
+    pub(super) fn enqueue(&mut self, now: u64, mut frame: Frame<P>, around: &mut Surroundings) {
+        if !self.has_unsent() {
+            self.anchor_time = self.anchor_time.max(now as f64);
+            self.anchor_position = self.committed as f64;
+            frame.first_byte_at = now + self.latency;
+        }
+        if !self.tail_delivered {
+            match frame.body {
+                Body::Data { .. } => self.waiting_data.push_back(frame),
+                Body::Control(_) => self.waiting_control.push_back(frame),
+            }
+            return;
+        }
+        let moved = self.rate * (now as f64 - self.anchor_time).max(0.0);
+        self.commit(frame, self.anchor_position + moved, around);
+    }
+
+    fn commit(&mut self, mut frame: Frame<P>, position: f64, around: &mut Surroundings) {
+        self.committed += frame.bytes();
+        frame.end = self.committed;
+        self.tail_delivered = self.committed as f64 - position <= around.queue_bytes as f64;
+        if let Body::Data { token, .. } = frame.body
+            && self.tail_delivered
+        {
+            around.delivered.push((self.from, token));
+        }
+        self.stream.push_back(frame);
+    }
+
+    fn commit_waiting(&mut self, around: &mut Surroundings) {
+        while self.tail_delivered {
+            let frame = match self.waiting_control.pop_front() {
+                Some(frame) => Some(frame),
+                None if around.overtaking => {
+                    let place = around.random.below(self.waiting_data.len() as u64);
+                    self.waiting_data.remove(place as usize)
+                }
+                None => self.waiting_data.pop_front(),
+            };
+            let Some(frame) = frame else { return };
+            self.commit(frame, self.anchor_position, around);
+        }
+    }
+
+    /// The next frame that has arrived by `now`.
+    pub(super) fn arrived(&mut self, now: u64) -> Option<Frame<P>> {
+        if self.flying == 0 || self.stream.front().is_some_and(|frame| frame.arrival > now) {
+            return None;
+        }
+        self.flying -= 1;
+        self.stream.pop_front()
+    }
+
+    /// When it has to be looked at again. Frames that leave the wire between need no look.
+    pub(super) fn due(&self, queue_bytes: u64) -> u64 {
+        // Rounded up, so that what is due has happened; a float beyond the range becomes the end of time.
+        let up = |time: f64| time.ceil() as u64;
+        let mut due = u64::MAX;
+        if let Some(first) = self.stream.front() {
+            due = if self.flying > 0 {
+                first.arrival
+            } else {
+                up(self.time_of(first.end)).saturating_add(self.latency)
+            };
+        }
+        if self.has_unsent() {
+            if !self.tail_delivered {
+                due = due.min(up(self.time_of(self.committed.saturating_sub(queue_bytes))));
+            } else if !self.alone {
+                due = due.min(up(self.time_of(self.committed)));
+            }
+        }
+        due
+    }
+
+    /// Forget every frame.
+    pub(super) fn close(&mut self) {
+        self.open = false;
+        self.stream = VecDeque::new();
+        self.waiting_control = VecDeque::new();
+        self.waiting_data = VecDeque::new();
+        self.flying = 0;
+        self.tail_delivered = true;
+    }
+}

@@ -1,0 +1,343 @@
+//! The modelled network: who is joined to whom over which links, and frames moving along them as
+//! fluid flows. It knows nothing of engines or tensors: frames go in, and come out later elsewhere.
+
+mod connection;
+mod links;
+
+use crate::{config::NetworkConfig, error::ReplayError, random::Random, timeline::Timeline};
+pub(crate) use connection::{Body, Frame};
+use connection::{Connection, Surroundings};
+use links::{Link, Links, Path};
+use paceline_job::{Rate, Time, Topology, View};
+use paceline_sync::slab::Key;
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One direction of something that carries bytes. Hosts are numbered as in the topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LinkName {
+    /// From a host to its rack.
+    HostOut(u32),
+    /// From its rack to a host.
+    HostIn(u32),
+    /// From a rack to the others.
+    RackUp(u32),
+    /// From the others to a rack.
+    RackDown(u32),
+    /// From a worker to its host's other workers.
+    MemoryOut(u32),
+    /// From its host's other workers to a worker.
+    MemoryIn(u32),
+}
+
+/// See the file's first paragraph. Connections are made when first used and stay.
+#[derive(Debug)]
+pub(crate) struct Network<P> {
+    config: NetworkConfig,
+    places: Places,
+    links: Links,
+    connections: Vec<Connection<P>>,
+    /// For each sender its receivers, sorted, and the connections to them.
+    peers: Vec<Vec<(u32, u32)>>,
+    /// Pairs, smaller rank first, that are not joined any more.
+    severed: FxHashSet<(u32, u32)>,
+    random: Random,
+    shares: Vec<(u32, f64)>,
+    /// Senders, and their data frames that were delivered and not yet told of.
+    pub(crate) delivered: Vec<(u32, Key)>,
+}
+
+/// Where each rank sits, and the number of each link.
+#[derive(Debug)]
+struct Places {
+    /// Per rank its host, per host its rack, both as the topology numbers them.
+    host_of: Vec<u32>,
+    rack_of: Vec<u32>,
+    racks: u32,
+    host_latency: Vec<u64>,
+    rack_latency: Vec<u64>,
+    memory_latency: u64,
+}
+
+impl Places {
+    /// Links are numbered hosts first, then racks, then workers, each out before in.
+    fn number(&self, name: LinkName) -> Option<u32> {
+        let (hosts, racks) = (self.rack_of.len() as u32, self.racks);
+        let ranks = self.host_of.len() as u32;
+        let (base, index, count, inward) = match name {
+            LinkName::HostOut(host) => (0, host, hosts, 0),
+            LinkName::HostIn(host) => (0, host, hosts, 1),
+            LinkName::RackUp(rack) => (2 * hosts, rack, racks, 0),
+            LinkName::RackDown(rack) => (2 * hosts, rack, racks, 1),
+            LinkName::MemoryOut(rank) => (2 * (hosts + racks), rank, ranks, 0),
+            LinkName::MemoryIn(rank) => (2 * (hosts + racks), rank, ranks, 1),
+        };
+        (index < count).then_some(base + 2 * index + inward)
+    }
+
+    /// The latency and the links from one rank to another. Latencies of the links on the way do not
+    /// add up: each is that of a whole way through it, as [`Topology::bottleneck`] has it.
+    fn way(&self, from: u32, to: u32) -> (u64, Path) {
+        let over = |names: &[LinkName]| {
+            let mut numbers = [0; links::MOST_HOPS];
+            for (number, name) in numbers.iter_mut().zip(names) {
+                *number = self.number(*name).unwrap_or_default();
+            }
+            Path::over(&numbers[..names.len()])
+        };
+        let (here, there) = (self.host_of[from as usize], self.host_of[to as usize]);
+        if here == there {
+            let path = over(&[LinkName::MemoryOut(from), LinkName::MemoryIn(to)]);
+            return (self.memory_latency, path);
+        }
+        let latency = self.host_latency[here as usize].max(self.host_latency[there as usize]);
+        let (near, far) = (self.rack_of[here as usize], self.rack_of[there as usize]);
+        if near == far || self.racks == 0 {
+            return (latency, over(&[LinkName::HostOut(here), LinkName::HostIn(there)]));
+        }
+        let between = self.rack_latency[near as usize].max(self.rack_latency[far as usize]);
+        let path = over(&[
+            LinkName::HostOut(here),
+            LinkName::RackUp(near),
+            LinkName::RackDown(far),
+            LinkName::HostIn(there),
+        ]);
+        (latency.max(between), path)
+    }
+}
+
+impl<P> Network<P> {
+    pub(crate) fn new(
+        view: &View,
+        topology: &Topology,
+        config: NetworkConfig,
+        seed: u64,
+    ) -> Result<Network<P>, ReplayError> {
+        let mut numbers = rustc_hash::FxHashMap::default();
+        for (number, host) in topology.hosts.iter().enumerate() {
+            numbers.insert(host.name.as_str(), number as u32);
+        }
+        let host_of = view
+            .workers
+            .iter()
+            .map(|worker| {
+                let number = numbers.get(worker.host.as_str()).copied();
+                number.ok_or_else(|| ReplayError::UnknownHost(worker.host.clone()))
+            })
+            .collect::<Result<Vec<u32>, _>>()?;
+        let racks = topology.uplinks.len() as u32;
+        if let Some(host) = topology.hosts.iter().find(|host| racks > 0 && host.rack >= racks) {
+            return Err(ReplayError::UnknownRack { host: host.name.clone(), rack: host.rack });
+        }
+        let wire = |rate: Rate| rate.bytes_per_second() * config.goodput / 1e9;
+        let memory = topology.memory.rate.bytes_per_second() / 1e9;
+        let hosts = topology.hosts.iter().map(|host| wire(host.link.rate));
+        let uplinks = topology.uplinks.iter().map(|link| wire(link.rate));
+        let ranks = host_of.iter().map(|_| memory);
+        let capacities = hosts.chain(uplinks).chain(ranks);
+        let both = capacities.flat_map(|capacity| [Link::new(capacity), Link::new(capacity)]);
+        let links = Links::new(both.collect());
+        let places = Places {
+            rack_of: topology.hosts.iter().map(|host| host.rack).collect(),
+            racks,
+            host_latency: topology.hosts.iter().map(|host| nanos(host.link.latency)).collect(),
+            rack_latency: topology.uplinks.iter().map(|link| nanos(link.latency)).collect(),
+            memory_latency: nanos(topology.memory.latency),
+            host_of,
+        };
+        Ok(Network {
+            peers: vec![Vec::new(); view.size()],
+            config,
+            places,
+            links,
+            connections: Vec::new(),
+            severed: FxHashSet::default(),
+            random: Random::new(seed),
+            shares: Vec::new(),
+            delivered: Vec::new(),
+        })
+    }
+
+    /// How long a byte is on the way.
+    pub(crate) fn latency(&self, from: u32, to: u32) -> Duration {
+        Duration::from_nanos(self.places.way(from, to).0)
+    }
+
+    /// Send a frame. If the two are not joined any more, it is lost.
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        from: u32,
+        to: u32,
+        frame: Frame<P>,
+        timeline: &mut Timeline,
+    ) {
+        let Some(index) = self.connection(from, to) else { return };
+        self.catch_up(now, index);
+        let (connection, mut around) = self.parts(index);
+        connection.enqueue(now.0, frame, &mut around);
+        self.activate(now, index);
+        self.arm(index, timeline);
+    }
+
+    /// A timer of a connection went off; false if another one, set later, replaced it.
+    pub(crate) fn wake(&mut self, now: Time, index: u32) -> bool {
+        let connection = &mut self.connections[index as usize];
+        if connection.armed != now.0 {
+            return false;
+        }
+        connection.armed = u64::MAX;
+        self.catch_up(now, index);
+        true
+    }
+
+    /// After [`Self::wake`]: sender, receiver and the next frame that has arrived.
+    pub(crate) fn arrived(&mut self, now: Time, index: u32) -> Option<(u32, u32, Frame<P>)> {
+        let connection = &mut self.connections[index as usize];
+        let frame = connection.arrived(now.0)?;
+        Some((connection.from, connection.to, frame))
+    }
+
+    /// Set the timer for what a connection does next, unless an earlier one is set.
+    pub(crate) fn arm(&mut self, index: u32, timeline: &mut Timeline) {
+        let connection = &mut self.connections[index as usize];
+        let due = connection.due(self.config.queue_bytes);
+        if due < connection.armed {
+            connection.armed = due;
+            timeline.push(Time(due), index);
+        }
+    }
+
+    /// Share links anew among the flows that came, went or were changed since. To be called before
+    /// time moves on.
+    pub(crate) fn settle(&mut self, now: Time, timeline: &mut Timeline) {
+        // Catching up below can end flows, which leaves links to settle again; each round ends some.
+        while !self.links.is_settled() {
+            let mut shares = std::mem::take(&mut self.shares);
+            self.links.settle(&self.connections, &mut shares);
+            for (index, share) in shares.drain(..) {
+                self.catch_up(now, index);
+                let connection = &mut self.connections[index as usize];
+                if !connection.active {
+                    continue;
+                }
+                connection.set_rate(now.0, share);
+                connection.alone = false;
+                self.arm(index, timeline);
+            }
+            self.shares = shares;
+        }
+    }
+
+    /// Give a link another rate, or none, or (with `None`) the one it had at first.
+    pub(crate) fn set_rate(&mut self, name: LinkName, rate: Option<f64>) {
+        // The border has refused links that do not exist.
+        let Some(number) = self.places.number(name) else { return };
+        let is_memory = matches!(name, LinkName::MemoryOut(_) | LinkName::MemoryIn(_));
+        let goodput = if is_memory { 1.0 } else { self.config.goodput };
+        let link = &mut self.links.all[number as usize];
+        link.capacity = rate.map_or(link.nominal, |rate| rate * goodput / 1e9);
+        self.links.touch(number);
+    }
+
+    /// Whether nothing waits for [`Self::settle`].
+    pub(crate) fn is_settled(&self) -> bool {
+        self.links.is_settled()
+    }
+
+    pub(crate) fn is_severed(&self, one: u32, other: u32) -> bool {
+        self.severed.contains(&(one.min(other), one.max(other)))
+    }
+
+    pub(crate) fn has_link(&self, name: LinkName) -> bool {
+        self.places.number(name).is_some()
+    }
+
+    /// End the connections between two workers; false if they were ended before.
+    pub(crate) fn sever(&mut self, one: u32, other: u32) -> bool {
+        if !self.severed.insert((one.min(other), one.max(other))) {
+            return false;
+        }
+        for (from, to) in [(one, other), (other, one)] {
+            let Ok(place) = self.peers[from as usize].binary_search_by_key(&to, |peer| peer.0)
+            else {
+                continue;
+            };
+            let index = self.peers[from as usize][place].1;
+            self.connections[index as usize].close();
+            self.deactivate(index);
+        }
+        true
+    }
+
+    fn connection(&mut self, from: u32, to: u32) -> Option<u32> {
+        let peers = &self.peers[from as usize];
+        match peers.binary_search_by_key(&to, |peer| peer.0) {
+            Ok(place) => {
+                let index = peers[place].1;
+                self.connections[index as usize].open.then_some(index)
+            }
+            Err(_) if self.is_severed(from, to) => None,
+            Err(place) => {
+                let (latency, path) = self.places.way(from, to);
+                let index = self.connections.len() as u32;
+                self.connections.push(Connection::new(from, to, latency, path));
+                self.peers[from as usize].insert(place, (to, index));
+                Some(index)
+            }
+        }
+    }
+
+    fn parts(&mut self, index: u32) -> (&mut Connection<P>, Surroundings<'_>) {
+        let around = Surroundings {
+            queue_bytes: self.config.queue_bytes,
+            jitter: nanos(self.config.jitter),
+            overtaking: self.config.overtaking,
+            random: &mut self.random,
+            delivered: &mut self.delivered,
+        };
+        (&mut self.connections[index as usize], around)
+    }
+
+    /// Bring a connection to `now`; it leaves its links when nothing is left to send.
+    fn catch_up(&mut self, now: Time, index: u32) {
+        let (connection, mut around) = self.parts(index);
+        connection.catch_up(now.0, &mut around);
+        if connection.active && !connection.has_unsent() {
+            self.deactivate(index);
+        }
+    }
+
+    fn activate(&mut self, now: Time, index: u32) {
+        let connection = &self.connections[index as usize];
+        if connection.active || !connection.has_unsent() {
+            return;
+        }
+        // A flow that has its links for itself sets no timer for its end: see whether it has come.
+        let path = connection.path;
+        for link in path.links() {
+            if let [other] = self.links.all[*link as usize].flows[..] {
+                self.catch_up(now, other);
+            }
+        }
+        let alone = self.links.join(&mut self.connections, index);
+        let share = if alone { self.links.narrowest(&path) } else { 0.0 };
+        let connection = &mut self.connections[index as usize];
+        connection.active = true;
+        connection.alone = alone;
+        connection.rate = share;
+    }
+
+    fn deactivate(&mut self, index: u32) {
+        let connection = &mut self.connections[index as usize];
+        if std::mem::replace(&mut connection.active, false) {
+            connection.rate = 0.0;
+            self.links.leave(&mut self.connections, index);
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,134 @@
+//! Workers die and lose each other at any time: nobody hangs, every operation that needed the dead fails
+//! with its name (or had ended), and every other one ends with the right result.
+
+mod scenario;
+
+use paceline_job::{Rank, Time};
+use paceline_replay::{Fault, LinkName, Random};
+use paceline_sync::event::{OpError, OpId};
+use scenario::{Scenario, under_seeds};
+
+/// Run a scenario with faults; `gone` are the workers that others may lose.
+fn survive(
+    seed: u64,
+    faults: impl Fn(&mut Random, u32) -> (Vec<Fault>, Vec<Rank>),
+) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let size = 2 + random.below(7) as u32;
+    let scenario = Scenario::draw(&mut random, size);
+    // As long as a run without faults takes, so that they fall anywhere.
+    let span = scenario.run().outcome.end.0;
+    let (faults, gone) = faults(&mut random, size);
+    let mut cluster = scenario.cluster();
+    scenario.post_all(&mut cluster);
+    let mut crashed = Vec::new();
+    for fault in faults {
+        if let Fault::Crash(rank) = fault {
+            crashed.push(rank);
+        }
+        cluster
+            .inject(Time(random.below(span + span / 4 + 1)), fault)
+            .map_err(|error| error.to_string())?;
+    }
+    let outcome = cluster.run();
+    if outcome.cut_short || !outcome.stuck.is_empty() {
+        return Err(format!("stuck: {:?}", outcome.stuck));
+    }
+    if let Some(violation) = cluster.memory().violations().first() {
+        return Err(violation.clone());
+    }
+    let strategy = scenario.view.settings.strategy.0.as_str();
+    for finish in &outcome.finishes {
+        let operation = &scenario.operations[finish.op.0 as usize];
+        let member = operation.member(finish.rank).ok_or("not a member")?;
+        match finish.result.as_ref().map_err(|error| &**error) {
+            Ok(()) => {
+                let tensor = cluster.memory_mut().take(finish.rank, OpId(finish.op.0));
+                operation.check(strategy, member, &tensor.ok_or("no tensor")?)?;
+            }
+            Err(OpError::PeerLost { peer, .. }) if !operation.members.contains(peer) => {
+                return Err(format!("{finish:?} does not need worker {peer}"));
+            }
+            Err(OpError::PeerLost { peer, .. }) if gone.contains(peer) => {}
+            Err(error) => return Err(format!("worker {}: {error}", finish.rank)),
+        }
+    }
+    for (_, rank, index) in &scenario.posts {
+        let over = outcome
+            .finishes
+            .iter()
+            .any(|finish| finish.rank == *rank && finish.op.0 as usize == *index);
+        if !over && !crashed.contains(rank) {
+            return Err(format!("worker {rank} never heard of operation {index}"));
+        }
+    }
+    for rank in (0..size).map(Rank).filter(|rank| !crashed.contains(rank)) {
+        let load = cluster.load(rank);
+        // Scratch of eager messages may stay: their tensor may yet be posted.
+        if load.operations != 0 || load.in_transport_bytes != 0 {
+            return Err(format!("worker {rank} keeps {load:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_fails_what_needs_the_dead_and_nothing_else() {
+    under_seeds(1500, |seed| {
+        survive(seed, |random, size| {
+            let dead = Rank(random.below(u64::from(size)) as u32);
+            (vec![Fault::Crash(dead)], vec![dead])
+        })
+    });
+}
+
+#[test]
+fn several_crashes_leave_nobody_waiting() {
+    under_seeds(700, |seed| {
+        survive(seed, |random, size| {
+            let dead: Vec<Rank> = (0..1 + random.below(3))
+                .map(|_| Rank(random.below(u64::from(size)) as u32))
+                .collect();
+            (dead.iter().map(|rank| Fault::Crash(*rank)).collect(), dead)
+        })
+    });
+}
+
+#[test]
+fn two_workers_that_lose_each_other_are_lost_to_all() {
+    under_seeds(700, |seed| {
+        survive(seed, |random, size| {
+            let one = random.below(u64::from(size)) as u32;
+            let other = (one + 1 + random.below(u64::from(size) - 1) as u32) % size;
+            // Whoever hears of one of them first closes it, so either may miss anybody.
+            let everybody = (0..size).map(Rank).collect();
+            (vec![Fault::Sever(Rank(one), Rank(other))], everybody)
+        })
+    });
+}
+
+#[test]
+fn a_link_that_is_cut_and_restored_only_costs_time() {
+    under_seeds(300, |seed| {
+        let mut random = Random::new(seed);
+        let scenario = Scenario::draw(&mut random, 4);
+        let undisturbed = scenario.run().outcome;
+        let mut cluster = scenario.cluster();
+        scenario.post_all(&mut cluster);
+        let link = LinkName::MemoryOut(random.below(4) as u32);
+        let cut = random.below(undisturbed.end.0 + 1);
+        let inject = |cluster: &mut paceline_replay::Cluster<_>, at, fault| {
+            cluster.inject(Time(at), fault).expect("the link exists");
+        };
+        inject(&mut cluster, cut, Fault::Cut(link));
+        inject(&mut cluster, cut + 1_000_000, Fault::Restore(link));
+        let outcome = cluster.run();
+        let fine = outcome.finishes.iter().all(|finish| finish.result.is_ok());
+        let complete = outcome.finishes.len() == scenario.posts.len();
+        if fine && complete && cluster.memory().violations().is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{outcome:?}"))
+        }
+    });
+}
