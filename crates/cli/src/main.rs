@@ -1,1 +1,66 @@
-fn main() {}
+//! The command `paceline`: which subcommands there are and how they end. What each does is in the module of
+//! its name.
+
+mod bench;
+mod exit;
+mod run;
+mod settings;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Distributed training that measures itself, predicts what a change would do, and applies it while it runs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "paceline",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  paceline run -n 4 -- python train.py     train on four local workers
+  paceline bench allreduce                 ours against Gloo and Open MPI
+
+Exit codes:
+  0  ok
+  1  failure
+  2  wrong usage
+  `paceline run` exits with the code of the worker that failed first."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    /// Measure against peers, side by side on this machine.
+    #[command(subcommand)]
+    Bench(Benchmark),
+    /// One rank of ours in a benchmark.
+    #[command(hide = true, name = bench::ours::WORKER)]
+    BenchWorker(bench::WorkerArgs),
+    /// The process that cleans up after a `paceline run` that was killed.
+    #[command(hide = true, name = run::guard::SUBCOMMAND)]
+    Guard,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    #[command(name = "allreduce")]
+    AllReduce(bench::AllReduceArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
+        Command::BenchWorker(arguments) => bench::run_worker(arguments),
+        Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("paceline: {error:#}");
+        exit::code(&error)
+    })
+}

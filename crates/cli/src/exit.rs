@@ -1,0 +1,27 @@
+//! How errors become exit codes: 1 for what failed, 2 for what was asked wrongly. It knows no command.
+
+use std::{fmt, process::ExitCode};
+
+/// The command line asks for something that cannot be; its text says what to ask for instead.
+#[derive(Debug)]
+pub struct UsageError(String);
+
+impl UsageError {
+    /// With a text that names the remedy.
+    pub fn new(text: impl Into<String>) -> UsageError {
+        UsageError(text.into())
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// The code for a command that did not succeed.
+pub fn code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+}

@@ -1,0 +1,184 @@
+//! What workers find in their environment, and the coordinator it leads them to. It does not know how
+//! they are started.
+
+use super::{RunArgs, output::Notes};
+use crate::exit::UsageError;
+use anyhow::{Context, Result};
+use paceline_job::Rank;
+use paceline_net::{
+    Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
+    launch::{MeetingPoint, WorkerPlace, worker_environment},
+};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    thread::available_parallelism,
+    time::Duration,
+};
+
+/// How long workers may take until the last one joins, unless the user said otherwise. A worker that dies ends the
+/// job at once, so this bounds only those that prepare their data first; PyTorch waits as long by default.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// All that must be there before the first worker starts.
+pub struct Launch {
+    size: usize,
+    secret: Secret,
+    coordinator: Coordinator,
+    /// Where PyTorch's own store may be.
+    master: SocketAddr,
+    /// The same for all ranks, and not a matter of where they meet.
+    variables: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// Start the coordinator.
+    pub fn prepare(arguments: &RunArgs, notes: &Notes) -> Result<Launch> {
+        let settings = arguments.settings.settings()?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
+            Err(NetError::SecretMissing) => Secret::random()?,
+            given => given.map_err(usage)?,
+        };
+        let variables = shared_variables(arguments, &variable);
+        let join_timeout = check(&variables, &secret, &variable)?;
+
+        let log = notes.clone();
+        let coordinator = Coordinator::start(CoordinatorConfig {
+            settings,
+            join_timeout,
+            log: Log::to(move |line| log.say(line)),
+            ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
+        })
+        .map_err(usage)?;
+        let master = free_address()?;
+        Ok(Launch { size: arguments.size, secret, coordinator, master, variables })
+    }
+
+    /// What this worker gets in addition to our own environment.
+    pub fn environment(&self, rank: Rank) -> Vec<(String, String)> {
+        let place =
+            WorkerPlace { rank, size: self.size, local_rank: rank.index(), local_size: self.size };
+        let meeting = MeetingPoint {
+            master: self.master,
+            coordinator: from_here(self.coordinator.address()),
+            secret: &self.secret,
+        };
+        let mut environment = worker_environment(place, meeting);
+        environment.extend_from_slice(&self.variables);
+        environment
+    }
+
+    /// The workers have ended.
+    pub fn end(self) {
+        self.coordinator.stop();
+    }
+}
+
+fn usage(error: NetError) -> UsageError {
+    UsageError::new(error.to_string())
+}
+
+/// What the arguments say to every worker, and what several processes of a training program on one machine
+/// want unless the user said otherwise.
+fn shared_variables(
+    arguments: &RunArgs,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Vec<(String, String)> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let said = [
+        ("PACELINE_INTERFACE", arguments.interface.clone()),
+        ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
+        ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
+    ];
+    let wanted = [
+        ("PACELINE_JOIN_TIMEOUT", JOIN_TIMEOUT.as_secs().to_string()),
+        ("OMP_NUM_THREADS", (cores / arguments.size).max(1).to_string()),
+        ("PYTHONUNBUFFERED", "1".to_string()),
+    ];
+    let said = said.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let wanted = wanted.into_iter().filter(|(name, _)| variable(name).is_none());
+    said.chain(wanted).map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+/// Read the variables as a worker will, so that what is wrong is said once and here; the time a worker takes
+/// to join at most.
+fn check(
+    variables: &[(String, String)],
+    secret: &Secret,
+    inherited: &dyn Fn(&str) -> Option<String>,
+) -> Result<Duration, UsageError> {
+    let place = WorkerPlace { rank: Rank(0), size: 1, local_rank: 0, local_size: 1 };
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let mut environment =
+        worker_environment(place, MeetingPoint { master: nowhere, coordinator: nowhere, secret });
+    environment.extend_from_slice(variables);
+    let config = JoinConfig::from_variables(&|name| {
+        let given = environment.iter().find(|(key, _)| key == name);
+        given.map(|(_, value)| value.clone()).or_else(|| inherited(name))
+    });
+    config.map(|config| config.timeout).map_err(usage)
+}
+
+/// An address of all interfaces is one to listen on; from here loopback leads to it.
+fn from_here(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
+    }
+}
+
+/// A port that PyTorch's own store on rank 0 can bind. Nobody holds it until then; among ten thousands of
+/// free ports somebody else is not likely to be given the same one.
+fn free_address() -> Result<SocketAddr> {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
+    Ok(listener.local_addr()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn variables(line: &[&str], set: &[&str]) -> Vec<(String, String)> {
+        let line = [&["run", "-n", "2"], line, &["--", "true"]].concat();
+        let arguments = Line::try_parse_from(line).unwrap().run;
+        shared_variables(&arguments, &|name| set.contains(&name).then(|| "7".to_string()))
+    }
+
+    #[test]
+    fn arguments_become_variables_and_what_the_user_set_is_left_alone() {
+        let set = ["OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PACELINE_JOIN_TIMEOUT"];
+        assert_eq!(variables(&[], &set), []);
+        assert_eq!(variables(&["--insecure"], &set), [("PACELINE_INSECURE".into(), "1".into())]);
+        let names: Vec<String> = variables(&[], &[]).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["PACELINE_JOIN_TIMEOUT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"]);
+    }
+
+    #[test]
+    fn what_a_worker_could_not_read_is_refused_before_any_is_started() {
+        let secret = Secret::random().unwrap();
+        let wrong = variables(&["--port-range", "9-1"], &[]);
+        let error = check(&wrong, &secret, &|_| None).unwrap_err().to_string();
+        assert!(error.contains("PACELINE_PORT_RANGE=9-1"), "{error}");
+        assert_eq!(check(&variables(&[], &[]), &secret, &|_| None).unwrap(), JOIN_TIMEOUT);
+        let own = |name: &str| (name == "PACELINE_JOIN_TIMEOUT").then(|| "7".to_string());
+        let timeout = check(&variables(&[], &["PACELINE_JOIN_TIMEOUT"]), &secret, &own).unwrap();
+        assert_eq!(timeout, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn workers_reach_a_coordinator_that_listens_everywhere_over_loopback() {
+        let here = |text: &str| from_here(text.parse().unwrap()).to_string();
+        assert_eq!(here("0.0.0.0:7"), "127.0.0.1:7");
+        assert_eq!(here("[::]:7"), "[::1]:7");
+        assert_eq!(here("10.0.0.1:7"), "10.0.0.1:7");
+    }
+}

@@ -1,0 +1,268 @@
+//! `paceline run`: one job on this machine, from its processes' start to their end. This file wires the
+//! rooms beside it together: [`process`] starts and signals, [`supervision`] decides, [`output`] passes lines on,
+//! [`report`] finds the words. The job's own traffic is none of its business.
+
+mod environment;
+pub mod guard;
+mod lines;
+mod output;
+mod process;
+mod report;
+pub mod signals;
+mod supervision;
+
+use crate::{
+    exit::UsageError,
+    settings::{SettingsArgs, parse_size},
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use environment::Launch;
+use guard::Guard;
+use output::{Channel, LastLines, Notes, Output, Prefix};
+use paceline_job::Rank;
+use process::{Program, WorkerProcess};
+use signals::Signals;
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal, Write},
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    process::{ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+use supervision::{Action, Ending, Event, Supervision, Wait};
+
+/// How long the system may take to end a process that was killed.
+const DEATH: Duration = Duration::from_secs(10);
+
+/// Start N workers of a program on this machine, and see them through.
+///
+/// Every worker gets the variables that PyTorch reads (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+/// MASTER_PORT) and Paceline's own, so that `init_process_group("paceline")` or "gloo" finds the others.
+///
+/// What workers write appears line by line with the rank in front. Rank 0 reads our standard input unless
+/// that is a terminal; the others read nothing.
+///
+/// If a worker fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM, SIGHUP, SIGUSR1
+/// and SIGUSR2 are passed on; a second SIGINT or SIGTERM kills. What a worker started ends with the job, even if
+/// `paceline run` itself is killed (daemons that leave their process group excepted).
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  paceline run -n 4 -- python train.py --epochs 3
+  paceline run -n 4 --strategy ring --partition 256KiB -- python train.py
+  paceline run -n 2 --plan plan.toml -- ./train
+
+Environment:
+  PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
+  OMP_NUM_THREADS                         set to an equal share of the cores, unless set
+  PYTHONUNBUFFERED                        set to 1, unless set: lines appear when they are printed
+
+Exit codes:
+  0    every worker exited with 0
+  2    the command line is wrong, or the program cannot be started
+  else what the first worker that failed exited with, or 128 + the signal that ended it")]
+pub struct RunArgs {
+    /// How many workers to start.
+    #[arg(short = 'n', long = "workers", value_name = "N", value_parser = parse_size)]
+    pub size: usize,
+
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+
+    /// Do not encrypt or authenticate traffic between hosts. Joining still needs the secret.
+    #[arg(long)]
+    pub insecure: bool,
+
+    /// The interface or address that workers use among themselves [default: loopback].
+    #[arg(long, value_name = "NAME|ADDRESS")]
+    pub interface: Option<String>,
+
+    /// The ports that workers may listen on, such as 29600-29699 [default: any].
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub port_range: Option<String>,
+
+    /// Where the job's coordinator listens.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+
+    /// Show lines as workers write them, without the rank.
+    #[arg(long)]
+    pub no_prefix: bool,
+
+    /// How many seconds workers have to end by themselves when the job ends early.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    pub grace: Duration,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    /// A day: long enough for any checkpoint.
+    const LONGEST: f64 = 86_400.0;
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("seconds are a number from 0 to 86400, such as 5 or 0.5".to_string()),
+    }
+}
+
+/// Run the job to its end. Call it from the main thread: workers die with the thread that started them.
+pub fn run(arguments: RunArgs) -> Result<ExitCode> {
+    // Before the first process, so that none can end unnoticed.
+    let mut signals = Signals::catch(&[
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGTSTP,
+    ])?;
+    let (notes, notes_reader) = Notes::new()?;
+    let launch = Launch::prepare(&arguments, &notes)?;
+    let mut guard = Guard::start()?;
+    let (workers, streams) = Workers::start(&arguments, &launch, &mut guard)?;
+    let prefix = if arguments.no_prefix { Prefix::None } else { Prefix::Rank };
+    let output = Output::start(streams, notes_reader, arguments.size, prefix)?;
+
+    let supervision = supervise(&workers, &mut signals, &notes, arguments.grace)?;
+    let pids: Vec<u32> = workers.0.iter().map(WorkerProcess::pid).collect();
+    drop(workers);
+    guard.dismiss();
+    launch.end();
+    let last_lines = output.finish();
+
+    let outcome = supervision.outcome();
+    let story = report::story(&outcome, &pair(pids, last_lines));
+    // Nobody may be reading; the exit code tells the same.
+    let _ = io::stderr().write_all(story.as_bytes());
+    Ok(ExitCode::from(outcome.exit_code))
+}
+
+fn pair(pids: Vec<u32>, last_lines: Vec<LastLines>) -> Vec<report::Worker> {
+    let lines = last_lines.into_iter().chain(std::iter::repeat_with(LastLines::new));
+    pids.into_iter()
+        .zip(lines)
+        .map(|(pid, last_lines)| report::Worker { pid, last_lines })
+        .collect()
+}
+
+/// All workers, by rank. Dropping them ends them.
+struct Workers(Vec<WorkerProcess>);
+
+type Streams = Vec<(Rank, Channel, OwnedFd)>;
+
+impl Workers {
+    fn start(
+        arguments: &RunArgs,
+        launch: &Launch,
+        guard: &mut Guard,
+    ) -> Result<(Workers, Streams)> {
+        // The command line's parser demands at least the program.
+        let (name, rest) = arguments.program.split_first().context("no program was given")?;
+        let program = Program { name: name.clone(), arguments: rest.to_vec() };
+        let mut workers = Workers(Vec::with_capacity(arguments.size));
+        let mut streams = Streams::new();
+        for rank in (0..arguments.size as u32).map(Rank) {
+            // In a group of its own a worker that read the terminal would be stopped for it.
+            let stdin = match rank {
+                Rank(0) if !io::stdin().is_terminal() => Stdio::inherit(),
+                _ => Stdio::null(),
+            };
+            let (worker, stdout, stderr) =
+                WorkerProcess::start(rank, &program, &launch.environment(rank), stdin)
+                    .map_err(|error| UsageError::new(report::cannot_start(&program, &error)))?;
+            guard.watch(worker.pid());
+            workers.0.push(worker);
+            streams.push((rank, Channel::Stdout, stdout.into()));
+            streams.push((rank, Channel::Stderr, stderr.into()));
+        }
+        Ok((workers, streams))
+    }
+
+    fn signal(&self, signal: i32) {
+        self.0.iter().for_each(|worker| worker.signal(signal));
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(WorkerProcess::bury);
+    }
+}
+
+/// Tell the state machine what happens, and do as it says, until all workers have ended.
+fn supervise(
+    workers: &Workers,
+    signals: &mut Signals,
+    notes: &Notes,
+    grace: Duration,
+) -> Result<Supervision> {
+    let mut supervision = Supervision::new(workers.0.len());
+    let mut running: Vec<&WorkerProcess> = workers.0.iter().collect();
+    let mut clock: Option<Instant> = None;
+    loop {
+        let mut events = Vec::new();
+        for signal in signals.pending() {
+            match signal {
+                libc::SIGCHLD => {}
+                libc::SIGTSTP => pause(workers),
+                libc::SIGUSR1 | libc::SIGUSR2 => events.push(Event::PassOn(signal)),
+                asked => events.push(Event::Asked(asked)),
+            }
+        }
+        let ended = take_ended(&mut running)?;
+        if !ended.is_empty() {
+            events.push(Event::Ended(ended));
+        }
+        if clock.take_if(|deadline| *deadline <= Instant::now()).is_some() {
+            events.push(Event::TimeOver);
+        }
+        for event in events {
+            for action in supervision.on_event(event) {
+                match action {
+                    Action::Signal(signal) => {
+                        if signal == libc::SIGKILL {
+                            notes.say(&report::killing(supervision.living()));
+                        }
+                        workers.signal(signal);
+                    }
+                    Action::StartClock(Wait::Grace) => clock = Some(Instant::now() + grace),
+                    Action::StartClock(Wait::Death) => clock = Some(Instant::now() + DEATH),
+                    Action::Announce(cause) => {
+                        let pid_of = |rank: Rank| workers.0[rank.index()].pid();
+                        notes.say(&report::announcement(cause, pid_of, supervision.living()));
+                    }
+                    Action::GiveUp => return Ok(supervision),
+                }
+            }
+        }
+        if supervision.living() == 0 {
+            return Ok(supervision);
+        }
+        let timeout = clock.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        signals.wait(timeout)?;
+    }
+}
+
+/// Move the workers that have ended out of those that run.
+fn take_ended(running: &mut Vec<&WorkerProcess>) -> Result<Vec<(Rank, Ending)>> {
+    let mut ended = Vec::new();
+    for worker in running.iter() {
+        if let Some(ending) = worker.ending()? {
+            ended.push((worker.rank, ending));
+        }
+    }
+    running.retain(|worker| ended.iter().all(|(rank, _)| *rank != worker.rank));
+    Ok(ended)
+}
+
+/// Ctrl-Z: the workers stop with us, and go on with us.
+fn pause(workers: &Workers) {
+    workers.signal(libc::SIGTSTP);
+    // The default action of SIGTSTP. Returns when somebody continues us.
+    let _ = signal_hook::low_level::emulate_default_handler(libc::SIGTSTP);
+    workers.signal(libc::SIGCONT);
+}

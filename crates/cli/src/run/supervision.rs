@@ -1,0 +1,267 @@
+//! When a job of several processes ends, and how: a state machine that is told what happened and answers
+//! what to do. It owns no process and no clock, and it does not know how anything is reported.
+
+use paceline_job::Rank;
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl Ending {
+    /// Whether the worker did what it was started for.
+    pub fn is_success(self) -> bool {
+        self == Ending::Exited(0)
+    }
+
+    /// The code that a shell would report for it.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ending::Exited(code) => (code & 0xff) as u8,
+            Ending::Killed(signal) => signal_exit_code(signal),
+        }
+    }
+}
+
+/// The code that a shell reports for a program that a signal ended.
+fn signal_exit_code(signal: i32) -> u8 {
+    (128 + (signal & 0x7f)) as u8
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// These workers ended; nobody knows in which order.
+    Ended(Vec<(Rank, Ending)>),
+    /// Somebody asks the job to end (SIGINT, SIGTERM, SIGHUP).
+    Asked(i32),
+    /// A signal that means something to the program only.
+    PassOn(i32),
+    /// The time that [`Action::StartClock`] named is over.
+    TimeOver,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this signal to every worker and to the processes it started.
+    Signal(i32),
+    /// Tell [`Event::TimeOver`] after this long; a clock that runs already begins anew.
+    StartClock(Wait),
+    /// Somebody should read that the job ends, and why.
+    Announce(Cause),
+    /// Wait no longer.
+    GiveUp,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The grace period: a worker may write its checkpoint.
+    Grace,
+    /// As long as the system may need to end a killed process.
+    Death,
+}
+
+/// Why the job ends before all workers are through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// This worker failed first.
+    Failure(Rank, Ending),
+    /// Somebody sent this signal.
+    Asked(i32),
+}
+
+/// What became of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the command exits with.
+    pub exit_code: u8,
+    /// Why the job ended early, if it did and not everybody was through in spite of it.
+    pub cause: Option<Cause>,
+    /// Workers that failed by themselves in the same moment as the first.
+    pub also_failed: Vec<(Rank, Ending)>,
+    /// Workers that even SIGKILL did not end.
+    pub stuck: Vec<Rank>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// The workers were asked to end and have their grace period.
+    Ending,
+    /// They were killed.
+    Killed,
+}
+
+/// The state of a job's processes.
+#[derive(Debug)]
+pub struct Supervision {
+    endings: Vec<Option<Ending>>,
+    phase: Phase,
+    cause: Option<Cause>,
+    also_failed: Vec<(Rank, Ending)>,
+}
+
+impl Supervision {
+    /// `size` workers run.
+    pub fn new(size: usize) -> Supervision {
+        Supervision {
+            endings: vec![None; size],
+            phase: Phase::Running,
+            cause: None,
+            also_failed: Vec::new(),
+        }
+    }
+
+    /// How many workers have not ended.
+    pub fn living(&self) -> usize {
+        self.endings.iter().filter(|ending| ending.is_none()).count()
+    }
+
+    /// Something happened; what is to be done?
+    pub fn on_event(&mut self, event: Event) -> Vec<Action> {
+        match (event, self.phase) {
+            (Event::Ended(endings), _) => self.on_ended(&endings),
+            (Event::PassOn(signal), _) => vec![Action::Signal(signal)],
+            (Event::Asked(signal), Phase::Running) => self.end_early(Cause::Asked(signal), signal),
+            // Whoever asks twice does not want to wait.
+            (Event::Asked(_) | Event::TimeOver, Phase::Ending) => {
+                self.phase = Phase::Killed;
+                vec![Action::Signal(libc::SIGKILL), Action::StartClock(Wait::Death)]
+            }
+            (Event::TimeOver, Phase::Killed) => vec![Action::GiveUp],
+            (Event::Asked(_), Phase::Killed) | (Event::TimeOver, Phase::Running) => Vec::new(),
+        }
+    }
+
+    fn on_ended(&mut self, endings: &[(Rank, Ending)]) -> Vec<Action> {
+        for (rank, ending) in endings {
+            self.endings[rank.index()] = Some(*ending);
+        }
+        if self.phase != Phase::Running {
+            return Vec::new();
+        }
+        let mut failed: Vec<_> =
+            endings.iter().copied().filter(|(_, ending)| !ending.is_success()).collect();
+        // Of several that ended unseen, the one that a signal ended is the likelier culprit: the others
+        // lost a peer, noticed, and exited.
+        failed.sort_by_key(|(rank, ending)| (matches!(ending, Ending::Exited(_)), *rank));
+        let Some(((rank, ending), rest)) = failed.split_first() else { return Vec::new() };
+        self.also_failed = rest.to_vec();
+        self.end_early(Cause::Failure(*rank, *ending), libc::SIGTERM)
+    }
+
+    fn end_early(&mut self, cause: Cause, signal: i32) -> Vec<Action> {
+        self.cause = Some(cause);
+        self.phase = Phase::Ending;
+        vec![Action::Announce(cause), Action::Signal(signal), Action::StartClock(Wait::Grace)]
+    }
+
+    /// What became of the job, as far as is known now.
+    pub fn outcome(&self) -> Outcome {
+        let all_through = self.endings.iter().all(|ending| *ending == Some(Ending::Exited(0)));
+        let cause = self.cause.filter(|_| !all_through);
+        let exit_code = match cause {
+            None => 0,
+            Some(Cause::Failure(_, ending)) => ending.exit_code(),
+            Some(Cause::Asked(signal)) => signal_exit_code(signal),
+        };
+        let ranks = (0..).map(Rank).zip(&self.endings);
+        let stuck = ranks.filter(|(_, ending)| ending.is_none()).map(|(rank, _)| rank).collect();
+        Outcome { exit_code, cause, also_failed: self.also_failed.clone(), stuck }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::{SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGTERM, SIGUSR1};
+
+    fn ended(endings: &[(u32, Ending)]) -> Event {
+        Event::Ended(endings.iter().map(|(rank, ending)| (Rank(*rank), *ending)).collect())
+    }
+
+    #[test]
+    fn a_job_whose_workers_exit_with_zero_one_by_one_succeeds() {
+        let mut job = Supervision::new(2);
+        assert_eq!(job.on_event(ended(&[(1, Ending::Exited(0))])), []);
+        assert_eq!(job.living(), 1);
+        assert_eq!(job.on_event(ended(&[(0, Ending::Exited(0))])), []);
+        let outcome = job.outcome();
+        assert_eq!((outcome.exit_code, outcome.cause, job.living()), (0, None, 0));
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_others_and_gives_the_exit_code() {
+        let mut job = Supervision::new(3);
+        let actions = job.on_event(ended(&[(1, Ending::Exited(7))]));
+        let cause = Cause::Failure(Rank(1), Ending::Exited(7));
+        let gently = [Action::Signal(SIGTERM), Action::StartClock(Wait::Grace)];
+        assert_eq!(actions[0], Action::Announce(cause));
+        assert_eq!(actions[1..], gently);
+        assert_eq!(job.on_event(ended(&[(0, Ending::Killed(SIGTERM))])), []);
+        assert_eq!(
+            job.on_event(Event::TimeOver),
+            [Action::Signal(SIGKILL), Action::StartClock(Wait::Death)]
+        );
+        assert_eq!(job.on_event(ended(&[(2, Ending::Killed(SIGKILL))])), []);
+        let outcome = job.outcome();
+        assert_eq!(outcome.exit_code, 7);
+        assert_eq!(outcome.cause, Some(cause));
+        assert_eq!((outcome.also_failed, outcome.stuck), (vec![], vec![]));
+    }
+
+    #[test]
+    fn of_failures_seen_together_the_signal_comes_first() {
+        let mut job = Supervision::new(3);
+        let segfault = Ending::Killed(SIGSEGV);
+        job.on_event(ended(&[(0, Ending::Exited(1)), (1, Ending::Exited(0)), (2, segfault)]));
+        let outcome = job.outcome();
+        assert_eq!(outcome.cause, Some(Cause::Failure(Rank(2), segfault)));
+        assert_eq!(outcome.also_failed, [(Rank(0), Ending::Exited(1))]);
+        assert_eq!(outcome.exit_code, 139);
+    }
+
+    #[test]
+    fn whoever_asks_twice_does_not_wait_for_the_grace_period() {
+        let mut job = Supervision::new(1);
+        let actions = job.on_event(Event::Asked(SIGINT));
+        assert_eq!(actions[1..], [Action::Signal(SIGINT), Action::StartClock(Wait::Grace)]);
+        let actions = job.on_event(Event::Asked(SIGINT));
+        assert_eq!(actions, [Action::Signal(SIGKILL), Action::StartClock(Wait::Death)]);
+        assert_eq!(job.on_event(Event::Asked(SIGINT)), []);
+        job.on_event(ended(&[(0, Ending::Killed(SIGKILL))]));
+        assert_eq!(job.outcome().exit_code, 130);
+    }
+
+    #[test]
+    fn workers_that_finish_well_when_asked_to_end_make_a_success() {
+        let mut job = Supervision::new(2);
+        job.on_event(Event::Asked(SIGTERM));
+        job.on_event(ended(&[(0, Ending::Exited(0)), (1, Ending::Exited(0))]));
+        let outcome = job.outcome();
+        assert_eq!((outcome.exit_code, outcome.cause), (0, None));
+    }
+
+    #[test]
+    fn a_signal_for_the_program_changes_nothing_else() {
+        let mut job = Supervision::new(1);
+        assert_eq!(job.on_event(Event::PassOn(SIGUSR1)), [Action::Signal(SIGUSR1)]);
+        assert_eq!(job.outcome().cause, None);
+    }
+
+    #[test]
+    fn what_survives_its_killing_is_given_up_and_named() {
+        let mut job = Supervision::new(2);
+        job.on_event(Event::Asked(SIGHUP));
+        job.on_event(ended(&[(0, Ending::Killed(SIGHUP))]));
+        job.on_event(Event::TimeOver);
+        assert_eq!(job.on_event(Event::TimeOver), [Action::GiveUp]);
+        assert_eq!(job.outcome().stuck, [Rank(1)]);
+    }
+}

@@ -1,0 +1,130 @@
+//! A job's size and settings as a command line gives them: a plan file, and arguments that override it. It
+//! does not know which command asks.
+
+use crate::exit::UsageError;
+use anyhow::Result;
+use clap::Args;
+use paceline_job::{ByteSize, Plan, Settings, StrategyChoice};
+use paceline_net::coordinator::MAXIMUM_WORKERS;
+use paceline_sync::strategy::{self, UnknownStrategy};
+use std::path::PathBuf;
+
+/// What the workers follow.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SettingsArgs {
+    /// How all-reduces are programmed: a name that `paceline strategies` lists [default: auto].
+    #[arg(long, value_name = "NAME", value_parser = parse_strategy)]
+    pub strategy: Option<StrategyChoice>,
+
+    /// The largest chunk. Small: urgent tensors overtake sooner. Large: fewer messages [default: 1MiB].
+    #[arg(long, value_name = "BYTES")]
+    pub partition: Option<ByteSize>,
+
+    /// Bytes in flight, above which no further chunk starts. Small: an urgent tensor waits less. Large: the link never
+    /// runs dry. `unlimited` turns scheduling off [default: 8MiB].
+    #[arg(long, value_name = "BYTES")]
+    pub credit: Option<ByteSize>,
+
+    /// Apply a plan file (TOML); the arguments above override it.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+}
+
+impl SettingsArgs {
+    /// The settings, refused if they cannot work.
+    pub fn settings(&self) -> Result<Settings> {
+        let mut settings = match &self.plan {
+            None => Settings::default(),
+            Some(path) => {
+                let refuse = |error: &dyn std::fmt::Display| {
+                    UsageError::new(format!("{}: {error}", path.display()))
+                };
+                let text = std::fs::read_to_string(path).map_err(|error| refuse(&error))?;
+                let plan = Plan::parse(&text).map_err(|error| refuse(&error))?;
+                parse_strategy(&plan.settings.strategy.0).map_err(|error| refuse(&error))?;
+                plan.settings
+            }
+        };
+        if let Some(strategy) = &self.strategy {
+            settings.strategy = strategy.clone();
+        }
+        settings.partition = self.partition.unwrap_or(settings.partition);
+        settings.credit = self.credit.unwrap_or(settings.credit);
+        settings.validate().map_err(|error| UsageError::new(error.to_string()))?;
+        Ok(settings)
+    }
+}
+
+fn parse_strategy(name: &str) -> Result<StrategyChoice, UnknownStrategy> {
+    if name != StrategyChoice::AUTO {
+        strategy::find(name)?;
+    }
+    Ok(StrategyChoice(name.to_string()))
+}
+
+/// How many workers a job has.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let size: usize =
+        text.parse().map_err(|_| "a number of workers is a whole number, such as 4".to_string())?;
+    match size {
+        0 => Err("a job needs at least one worker: use -n 1 or more".to_string()),
+        1..=MAXIMUM_WORKERS => Ok(size),
+        _ => Err(format!(
+            "a job has at most {MAXIMUM_WORKERS} workers: as many as there are GPUs or cores is usual"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn plan(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn arguments_override_the_plan_and_the_plan_the_defaults() {
+        let file = plan("[settings]\nstrategy = \"ring\"\npartition = \"64KiB\"\n");
+        let arguments = SettingsArgs {
+            partition: Some(ByteSize::kib(128)),
+            plan: Some(file.path().to_path_buf()),
+            ..SettingsArgs::default()
+        };
+        let settings = arguments.settings().unwrap();
+        assert_eq!(settings.strategy.0, "ring");
+        assert_eq!(settings.partition, ByteSize::kib(128));
+        assert_eq!(settings.credit, Settings::default().credit);
+    }
+
+    #[test]
+    fn what_cannot_work_is_wrong_usage_and_named() {
+        let of_plan = |text: &str| {
+            let file = plan(text);
+            let path = Some(file.path().to_path_buf());
+            SettingsArgs { plan: path, ..SettingsArgs::default() }.settings().unwrap_err()
+        };
+        for (error, word) in [
+            (of_plan("[settings]\nstrategy = \"rong\"\n"), "rong"),
+            (of_plan("nonsense"), "plan file"),
+            (
+                SettingsArgs { credit: Some(ByteSize(0)), ..SettingsArgs::default() }
+                    .settings()
+                    .unwrap_err(),
+                "credit",
+            ),
+            (
+                SettingsArgs { plan: Some("/no/such/plan".into()), ..SettingsArgs::default() }
+                    .settings()
+                    .unwrap_err(),
+                "/no/such/plan",
+            ),
+        ] {
+            assert!(error.is::<UsageError>());
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
