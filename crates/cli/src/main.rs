@@ -2,6 +2,7 @@
 //! its name.
 
 mod bench;
+mod coordinator;
 mod exit;
 mod run;
 mod settings;
@@ -35,6 +36,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Coordinator(coordinator::CoordinatorArgs),
     /// Measure against peers, side by side on this machine.
     #[command(subcommand)]
     Bench(Benchmark),
@@ -55,6 +57,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),

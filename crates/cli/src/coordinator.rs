@@ -1,0 +1,133 @@
+//! `paceline coordinator`: the coordinator alone, for a job whose workers other tools start, on several
+//! machines. It says how to join, and waits.
+
+use crate::{
+    exit::UsageError,
+    run::signals::Signals,
+    settings::{SettingsArgs, parse_size},
+};
+use anyhow::Result;
+use clap::Args;
+use paceline_net::{Coordinator, CoordinatorConfig, NetError, Secret, coordinator::Progress};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    process::ExitCode,
+    time::Duration,
+};
+
+/// How often signals are looked at while workers come and go.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Gather the workers of a job over several machines, until all have left.
+///
+/// Prints the address and the variables that workers need; whatever starts them (ssh, srun, a cluster's own
+/// tool) sets those. The secret is the one in PACELINE_SECRET or PACELINE_SECRET_FILE; if neither is set, a
+/// fresh one is made and printed.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  paceline coordinator --listen 10.0.0.1:29400 --size 16
+  PACELINE_SECRET_FILE=~/job.secret paceline coordinator --listen 0.0.0.0:29400 --size 16
+
+Exit codes:
+  0    all workers came and left
+  1    the workers did not all come in time
+  2    the command line is wrong, or the address cannot be used
+  128 + signal if one ended it")]
+pub struct CoordinatorArgs {
+    /// Where to listen: an address of this machine that the workers can reach.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+
+    /// How many workers the job has.
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub size: usize,
+
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+
+    /// How many seconds to wait for all workers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub join_timeout: u64,
+}
+
+/// Coordinate until the job is over.
+pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
+    let mut signals = Signals::catch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])?;
+    let variable = |name: &str| std::env::var(name).ok();
+    let warn = &mut |warning| eprintln!("paceline: {warning}");
+    let (secret, fresh) = match Secret::from_variables(&variable, warn) {
+        Err(NetError::SecretMissing) => (Secret::random()?, true),
+        given => (given.map_err(|error| UsageError::new(error.to_string()))?, false),
+    };
+    let size = arguments.size;
+    let coordinator = Coordinator::start(CoordinatorConfig {
+        settings: arguments.settings.settings()?,
+        join_timeout: Duration::from_secs(arguments.join_timeout),
+        ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
+    })
+    .map_err(|error| UsageError::new(error.to_string()))?;
+
+    let invitation = invitation(coordinator.address(), size, fresh.then(|| secret.to_hex()));
+    // Nobody may be reading; the workers may know by other means.
+    let _ = io::stdout().write_all(invitation.as_bytes()).and_then(|()| io::stdout().flush());
+
+    loop {
+        match coordinator.wait(GLANCE) {
+            Progress::Ended => return Ok(ExitCode::SUCCESS),
+            // The coordinator's own log has told already.
+            Progress::Failed(_) => return Ok(ExitCode::FAILURE),
+            Progress::Gathering { .. } | Progress::Running { .. } => {}
+        }
+        let asked = signals.pending().into_iter().find(|signal| *signal != libc::SIGCHLD);
+        if let Some(signal) = asked {
+            return Ok(ExitCode::from(128 + signal as u8));
+        }
+    }
+}
+
+/// How to join, as lines for a shell.
+fn invitation(address: SocketAddr, size: usize, secret: Option<String>) -> String {
+    let coordinator = if address.ip().is_unspecified() {
+        format!("ADDRESS:{}   # ADDRESS: this machine's, as workers see it", address.port())
+    } else {
+        address.to_string()
+    };
+    let secret = match secret {
+        Some(secret) => format!("export PACELINE_SECRET={secret}"),
+        None => {
+            "# and PACELINE_SECRET or PACELINE_SECRET_FILE with the same secret as here".to_string()
+        }
+    };
+    format!(
+        "Coordinator of a job of {size}, listening on {address}. Each worker needs:\n\
+         \n\
+         export PACELINE_COORDINATOR={coordinator}\n\
+         {secret}\n\
+         export WORLD_SIZE={size}\n\
+         export RANK=...   # 0 to {}, each once; without it the coordinator numbers the workers\n\
+         \n",
+        size - 1
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_that_workers_have_is_not_printed() {
+        let address = "10.0.0.1:29400".parse().unwrap();
+        let fresh = invitation(address, 4, Some("c0ffee".to_string()));
+        assert!(fresh.contains("\nexport PACELINE_SECRET=c0ffee\n"), "{fresh}");
+        assert!(fresh.contains("\nexport PACELINE_COORDINATOR=10.0.0.1:29400\n"), "{fresh}");
+        assert!(invitation(address, 4, None).contains("the same secret as here"));
+    }
+
+    #[test]
+    fn an_address_that_nobody_can_reach_is_not_offered() {
+        let text = invitation("0.0.0.0:29400".parse().unwrap(), 4, None);
+        assert!(text.contains("PACELINE_COORDINATOR=ADDRESS:29400"), "{text}");
+    }
+}
