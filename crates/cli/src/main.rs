@@ -6,6 +6,7 @@ mod coordinator;
 mod exit;
 mod run;
 mod settings;
+mod strategies;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
     after_help = "\
 Examples:
   paceline run -n 4 -- python train.py     train on four local workers
+  paceline strategies                      ways to all-reduce, explained
   paceline bench allreduce                 ours against Gloo and Open MPI
 
 Exit codes:
@@ -37,6 +39,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
+    Strategies(strategies::StrategiesArgs),
     /// Measure against peers, side by side on this machine.
     #[command(subcommand)]
     Bench(Benchmark),
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
+        Command::Strategies(arguments) => strategies::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),

@@ -451,7 +451,9 @@ fn a_secret_that_is_too_short_is_refused() {
 fn help_and_version_are_there() {
     let output = paceline(&["--version"]).output().unwrap();
     assert_eq!(stdout(&output), format!("paceline {}\n", env!("CARGO_PKG_VERSION")));
-    for arguments in [&["--help"][..], &["run", "--help"]] {
+    for arguments in
+        [&["--help"][..], &["run", "--help"], &["coordinator", "--help"], &["strategies", "--help"]]
+    {
         let output = paceline(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains("Exit codes:"), "{arguments:?}");

@@ -1,0 +1,183 @@
+//! `paceline strategies`: which ways to all-reduce there are, what their programs look like in a small world, what
+//! the checker proves about them, and what `auto` would choose. It prints; nothing runs.
+
+mod auto;
+mod text;
+mod world;
+
+use crate::exit::UsageError;
+use anyhow::{Context, Result};
+use clap::Args;
+use paceline_job::{Rate, StrategyChoice};
+use paceline_sync::{
+    program::{Semantics, Span, Strategy},
+    strategy,
+};
+use serde::Serialize;
+use std::{fs, path::PathBuf, process::ExitCode};
+use world::{World, WorldSize};
+
+/// Beyond this many ranks, only those asked for are listed.
+const RANKS_LISTED: u32 = 8;
+
+/// List and explain the strategies; show one in a small world, with a proof.
+///
+/// Without a name: all of them, in a few words. With one: the programs of a small world, instruction by
+/// instruction, after the checker has run them symbolically; it says what they leave on every rank.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  paceline strategies
+  paceline strategies ring --ranks 4
+  paceline strategies hierarchical --ranks 8 --hosts 2 --rank 3
+  paceline strategies double_tree --ranks 6 --svg tree.svg
+  paceline strategies --auto --ranks 8 --hosts 2 --bandwidth 25gbit
+
+Exit codes:
+  0  shown, and proven
+  1  the checker refutes the strategy, or a file cannot be written
+  2  the command line is wrong")]
+pub struct StrategiesArgs {
+    /// Which one to show; parameters follow a colon, as in parameter_server:2.
+    pub name: Option<String>,
+
+    /// Show what `auto` chooses for each message size, and why.
+    #[arg(long, conflicts_with_all = ["name", "rank", "svg", "elements", "step"])]
+    pub auto: bool,
+
+    /// Ranks of the small world.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub ranks: u32,
+
+    /// Hosts that the ranks are spread over, neighbours together.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub hosts: u32,
+
+    /// Elements of the chunk.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub elements: u64,
+
+    /// List the program of this rank only [default: all, of up to 8].
+    #[arg(long, value_name = "RANK")]
+    pub rank: Option<u32>,
+
+    /// The training step, for strategies that change from step to step.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: u64,
+
+    /// Draw the messages to this file.
+    #[arg(long, value_name = "FILE", requires = "name")]
+    pub svg: Option<PathBuf>,
+
+    /// With --auto: what a host's wire carries.
+    #[arg(long, value_name = "RATE", requires = "auto")]
+    pub bandwidth: Option<Rate>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what was asked for.
+pub fn run(arguments: StrategiesArgs) -> Result<ExitCode> {
+    let auto = arguments.auto || arguments.name.as_deref() == Some(StrategyChoice::AUTO);
+    let text = match &arguments.name {
+        _ if auto => show_auto(&arguments)?,
+        Some(name) => show_one(name, &arguments)?,
+        None => show_all(arguments.json)?,
+    };
+    text::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A strategy in a few words.
+#[derive(Serialize)]
+struct About {
+    name: &'static str,
+    leaves: &'static str,
+    about: &'static str,
+}
+
+impl About {
+    fn of(strategy: &dyn Strategy) -> About {
+        let leaves = match strategy.semantics() {
+            Semantics::Reduce => "the sum on every rank",
+            Semantics::Averaging => "averages that come together over steps",
+        };
+        About { name: strategy.name(), leaves, about: strategy.about() }
+    }
+}
+
+fn show_all(json: bool) -> Result<String> {
+    let all: Vec<About> = strategy::all().iter().map(|it| About::of(it.as_ref())).collect();
+    if json {
+        return text::json(&all);
+    }
+    let mut shown = String::new();
+    for About { name, leaves, about } in &all {
+        shown += &format!("{name} (leaves {leaves})\n{}\n", text::wrapped(about));
+    }
+    shown += &format!(
+        "{}\n{}",
+        StrategyChoice::AUTO,
+        text::wrapped(
+            "Chooses among those that sum, by message size and by where the ranks sit; decided once per view, so \
+             that ranks cannot differ. `paceline strategies --auto` shows the choices."
+        )
+    );
+    Ok(shown)
+}
+
+fn show_auto(arguments: &StrategiesArgs) -> Result<String> {
+    let size = world_size(arguments)?;
+    let choices = auto::Choices::new(size, arguments.bandwidth);
+    if arguments.json { text::json(&choices) } else { Ok(choices.table()) }
+}
+
+fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
+    let strategy = strategy::find(name).map_err(|unknown| UsageError::new(unknown.to_string()))?;
+    let size = world_size(arguments)?;
+    if let Some(rank) = arguments.rank.filter(|rank| *rank >= arguments.ranks) {
+        let last = arguments.ranks - 1;
+        let text =
+            format!("there is no rank {rank}: ranks are 0 to {last} (--ranks says how many)");
+        return Err(UsageError::new(text).into());
+    }
+    let span = Span { offset: 0, len: arguments.elements };
+    let world = World::new(strategy.as_ref(), size, span, arguments.step);
+    let proof = world
+        .prove()
+        .with_context(|| format!("the checker refutes `{name}` here; please report it"))?;
+    if let Some(file) = &arguments.svg {
+        let drawing = world.draw()?;
+        fs::write(file, drawing).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let listed: Vec<u32> = match arguments.rank {
+        Some(rank) => vec![rank],
+        None if arguments.ranks <= RANKS_LISTED => (0..arguments.ranks).collect(),
+        None => Vec::new(),
+    };
+    if arguments.json {
+        return text::json(&world.to_json(&proof, &listed));
+    }
+    let About { name, leaves, about } = About::of(strategy.as_ref());
+    let mut shown = format!("{name} (leaves {leaves})\n{}\n", text::wrapped(about));
+    for rank in &listed {
+        shown += &format!("Rank {rank}:\n{}\n", text::indented(&world.listing(*rank)));
+    }
+    if listed.is_empty() {
+        shown += "Programs of so many ranks are listed one by one: add --rank.\n\n";
+    }
+    shown += &world.words(&proof);
+    Ok(shown)
+}
+
+fn world_size(arguments: &StrategiesArgs) -> Result<WorldSize> {
+    let StrategiesArgs { ranks, hosts, .. } = *arguments;
+    if hosts > ranks {
+        let text =
+            format!("{ranks} ranks cannot fill {hosts} hosts: lower --hosts or raise --ranks");
+        return Err(UsageError::new(text).into());
+    }
+    Ok(WorldSize { ranks, hosts })
+}
