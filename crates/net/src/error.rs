@@ -2,7 +2,8 @@
 //! do about it. The errors know addresses and ranks; they do not know how anything is sent.
 
 use paceline_job::{Rank, SettingsError, ViewVersion};
-use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
+use paceline_sync::{event::OpError, strategy::UnknownStrategy};
+use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 /// What this crate's functions return.
 pub type Result<T, E = NetError> = std::result::Result<T, E>;
@@ -279,6 +280,48 @@ pub enum NetError {
         /// Why the last one that tried was turned away.
         last_refusal: Option<String>,
     },
+
+    /// The machine has no memory left for shared buffers: free some, or use fewer workers per host.
+    #[error("no shared memory: {source}; free memory on this host, or start fewer workers there")]
+    SharedMemory {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Only workers in a group may start its operations.
+    #[error("`{name}`: this worker is not in the operation's group")]
+    NotInGroup {
+        /// The operation.
+        name: Arc<str>,
+    },
+    /// Give input and output memory of their own.
+    #[error("`{name}`: this collective cannot have its input and output in the same memory")]
+    NotInPlace {
+        /// The operation.
+        name: Arc<str>,
+    },
+    /// Give buffers of the lengths named.
+    #[error(
+        "`{name}`: this worker gave {given_in} elements of input and {given_out} of output; the \
+         collective takes {wanted_in} and {wanted_out}"
+    )]
+    BufferLength {
+        /// The operation.
+        name: Arc<str>,
+        /// Elements it reads here.
+        wanted_in: u64,
+        /// Elements it writes here.
+        wanted_out: u64,
+        /// Elements given.
+        given_in: usize,
+        /// Elements of room given.
+        given_out: usize,
+    },
+    /// The text says who and what to do.
+    #[error(transparent)]
+    Operation(#[from] Arc<OpError>),
+    /// Choose one of the strategies named.
+    #[error(transparent)]
+    Strategy(#[from] UnknownStrategy),
 
     /// See the cause.
     #[error("coordinator at {address}: {source}")]

@@ -3,17 +3,31 @@
 //! A worker [joins](join()) a job at its [`Coordinator`]: both sides prove that they hold the job's
 //! [`Secret`], the coordinator gives out ranks and the first view, and workers connect to each other.
 
+mod buffer;
 pub mod coordinator;
+mod element;
 pub mod error;
+mod handle;
 pub mod handshake;
 pub mod join;
 pub mod launch;
+mod runtime;
 pub mod sealed;
 mod secret;
+mod worker;
 
+pub use buffer::{Buffer, SharedBuffer};
 pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log};
+pub use element::{Bf16, Element, F16};
 pub use error::{NetError, Result};
+pub use handle::Outcome;
 pub use handshake::Connection;
 pub use join::{ControlChannel, JoinConfig, Joined, join};
+pub use runtime::{
+    driver::ReportSink,
+    mesh::Transport,
+    record::{Entry, Record},
+};
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
+pub use worker::{Buffers, Handle, Operation, Pending, Worker, WorkerConfig};

@@ -87,6 +87,12 @@ pub enum Event {
         /// How it showed.
         reason: String,
     },
+    /// A worker left in good order, and everything it sent has arrived. What it had finished can still
+    /// be finished here.
+    PeerLeft {
+        /// Who.
+        peer: Rank,
+    },
     /// Operations posted from now on belong to this view.
     View(Arc<View>),
     /// Time passed.
@@ -140,6 +146,8 @@ pub enum Placement {
     },
     /// Into scratch (or leave it where it is, if it can be read there), until its turn comes.
     Hold(BufId),
+    /// Into scratch at once: its turn waits for deliveries, and its sender may wait for this one's.
+    Stow(BufId),
     /// Read and forget: it belongs to something that failed.
     Discard,
 }

@@ -14,3 +14,5 @@ mod resolver;
 pub mod scheduler;
 pub mod slab;
 pub mod strategy;
+
+pub use resolver::check_strategy;

@@ -9,6 +9,14 @@ use paceline_job::{Settings, StrategyChoice, View};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// Whether a view may name this strategy.
+pub fn check_strategy(choice: &StrategyChoice) -> Result<(), UnknownStrategy> {
+    match choice.0.as_str() {
+        StrategyChoice::AUTO => Ok(()),
+        name => find(name).map(|_| ()),
+    }
+}
+
 /// A view's choice for all its groups.
 #[derive(Debug)]
 pub(crate) struct Resolver {

@@ -10,72 +10,90 @@ pub struct Key {
     generation: u32,
 }
 
+/// A free place names the next free one: finding it costs no visit to another list.
+#[derive(Debug)]
+enum State<T> {
+    Taken(T),
+    Free { next: u32 },
+}
+
 #[derive(Debug)]
 struct Place<T> {
     generation: u32,
-    tenant: Option<T>,
+    state: State<T>,
 }
+
+/// Where the list of free places ends. No list of tenants grows that long.
+const NONE: u32 = u32::MAX;
 
 /// See the file's first paragraph. It holds as many places as were ever used at once.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Place<T>>,
-    free: Vec<u32>,
+    first_free: u32,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slab { places: Vec::new(), free: Vec::new() }
+        Slab { places: Vec::new(), first_free: NONE }
     }
 }
 
 impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, tenant: T) -> Key {
-        match self.free.pop() {
-            Some(index) => {
-                let place = &mut self.places[index as usize];
-                place.tenant = Some(tenant);
-                Key { index, generation: place.generation }
+        let index = self.first_free;
+        match self.places.get_mut(index as usize) {
+            Some(Place { generation, state: state @ State::Free { .. } }) => {
+                if let State::Free { next } = std::mem::replace(state, State::Taken(tenant)) {
+                    self.first_free = next;
+                }
+                Key { index, generation: *generation }
             }
-            None => {
+            _ => {
                 let index = self.places.len() as u32;
-                self.places.push(Place { generation: 0, tenant: Some(tenant) });
+                self.places.push(Place { generation: 0, state: State::Taken(tenant) });
                 Key { index, generation: 0 }
             }
         }
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        if place.generation == key.generation { place.tenant.as_mut() } else { None }
+        match self.places.get_mut(key.index as usize)? {
+            Place { generation, state: State::Taken(tenant) } if *generation == key.generation => {
+                Some(tenant)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        let place = self.places.get(key.index as usize)?;
-        if place.generation == key.generation { place.tenant.as_ref() } else { None }
+        match self.places.get(key.index as usize)? {
+            Place { generation, state: State::Taken(tenant) } if *generation == key.generation => {
+                Some(tenant)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        if place.generation != key.generation {
-            return None;
-        }
-        let tenant = place.tenant.take()?;
+        self.get(key)?;
+        let place = &mut self.places[key.index as usize];
         place.generation = place.generation.wrapping_add(1);
-        self.free.push(key.index);
-        Some(tenant)
+        let free = State::Free { next: std::mem::replace(&mut self.first_free, key.index) };
+        match std::mem::replace(&mut place.state, free) {
+            State::Taken(tenant) => Some(tenant),
+            State::Free { .. } => None,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let key = Key { index: index as u32, generation: place.generation };
-            place.tenant.as_ref().map(|tenant| (key, tenant))
+            match &place.state {
+                State::Taken(tenant) => Some((key, tenant)),
+                State::Free { .. } => None,
+            }
         })
-    }
-
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
     }
 }
 
@@ -91,6 +109,21 @@ mod tests {
         let new = slab.insert('b');
         assert_eq!(slab.get(old), None);
         assert_eq!(slab.get_mut(new), Some(&mut 'b'));
-        assert_eq!((slab.remove(old), slab.len()), (None, 1));
+        assert_eq!((slab.remove(old), slab.iter().count()), (None, 1));
+    }
+
+    #[test]
+    fn free_places_are_used_again_before_new_ones_are_made() {
+        let mut slab = Slab::default();
+        let keys: Vec<Key> = (0..4).map(|number| slab.insert(number)).collect();
+        for key in &keys[1..3] {
+            slab.remove(*key);
+        }
+        let again: Vec<Key> = (4..7).map(|number| slab.insert(number)).collect();
+        assert_eq!(slab.places.len(), 5);
+        assert!(again.iter().all(|key| !keys.contains(key)));
+        let mut tenants: Vec<i32> = slab.iter().map(|(_, tenant)| *tenant).collect();
+        tenants.sort();
+        assert_eq!(tenants, [0, 3, 4, 5, 6]);
     }
 }

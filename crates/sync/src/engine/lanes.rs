@@ -4,7 +4,7 @@
 use super::{Chunk, ChunkSlot, Engine, Lane, LaneState};
 use crate::{
     event::{Action, BufId, Loc, OpId, Recipe, Work},
-    program::{Dest, Instr, Program, Source},
+    program::{Dest, Instr, Member, Program, Source},
     slab::Key,
 };
 use paceline_job::{ReduceOp, Time};
@@ -287,9 +287,32 @@ pub(super) fn receive_at(
     program: &dyn Program,
     lane: u32,
     pc: u32,
-) -> Option<(crate::program::Member, Option<Source>, Dest, u64)> {
+) -> Option<(Member, Option<Source>, Dest, u64)> {
     match program.instr(lane, pc) {
         Some(Instr::Recv { from, with, into, len }) if len > 0 => Some((from, with, into, len)),
         _ => None,
     }
+}
+
+/// Whether a lane sends to or receives from a member at `pc` or later.
+pub(super) fn names(program: &dyn Program, lane: u32, pc: u32, member: Member) -> bool {
+    names_except(program, lane, pc, member, |_| false)
+}
+
+/// The same, except for receives whose message is here.
+pub(super) fn names_except(
+    program: &dyn Program,
+    lane: u32,
+    pc: u32,
+    member: Member,
+    here: impl Fn(u32) -> bool,
+) -> bool {
+    (pc..).map_while(|pc| program.instr(lane, pc).map(|instr| (pc, instr))).any(|(pc, instr)| {
+        !instr.is_empty()
+            && match instr {
+                Instr::Send { to, .. } => to == member,
+                Instr::Recv { from, .. } => from == member && !here(pc),
+                Instr::Local { .. } => false,
+            }
+    })
 }

@@ -11,22 +11,26 @@
 
 mod lanes;
 mod outgoing;
+mod peers;
 mod receive;
+mod scratch;
 mod stall;
 
 use crate::{
     event::{Action, BufId, Event, OpError, OpId, Post, name_hash},
     frame::{Header, Kind, OpKey},
-    program::{Program, REGISTERS, Site, Strategy},
+    program::{Member, Program, REGISTERS, Site, Strategy},
     resolver::Resolver,
     scheduler::Scheduler,
     slab::{Key, Slab},
     strategy::UnknownStrategy,
 };
-use outgoing::{Blocked, Sending};
+use outgoing::Sending;
 use paceline_job::{Rank, Time, View};
+use peers::Peers;
 use receive::{Eager, Receiving};
 use rustc_hash::FxHashMap;
+use scratch::Scratch;
 use stall::Stall;
 use std::{collections::VecDeque, sync::Arc};
 
@@ -41,15 +45,17 @@ pub struct Engine {
     hosts: Arc<[u32]>,
     resolver: Resolver,
     scheduler: Scheduler,
-    peers: Vec<Peer>,
+    peers: Peers,
     /// Indexed by `OpId`. Boxed: an operation is large and most places are empty.
     ops: Vec<Option<Box<Op>>>,
     by_key: FxHashMap<OpKey, OpId>,
+    /// The entry of `by_key` that a message asked for last: messages of one tensor come in a row.
+    recent: Option<(OpKey, OpId)>,
     names: FxHashMap<u64, NameUse>,
     chunks: Slab<Chunk>,
     sending: Slab<Sending>,
     receiving: Slab<Receiving>,
-    bufs: Bufs,
+    bufs: Scratch,
     /// Frames that arrived before their operation was posted.
     eager: FxHashMap<OpKey, Vec<Eager>>,
     /// Peers that wait to hear that an operation was posted.
@@ -65,18 +71,6 @@ pub struct Engine {
 struct NameUse {
     name: Arc<str>,
     uses: u32,
-}
-
-#[derive(Debug)]
-struct Peer {
-    /// Eager bytes we may still send to it.
-    grant_bytes: u64,
-    /// Eager bytes of ours that it holds or has in flight, as we granted them.
-    held_bytes: u64,
-    /// Eager bytes it may have back and was not told yet.
-    owed_bytes: u64,
-    /// Sends that wait for a grant or a notice, in order.
-    blocked: VecDeque<Blocked>,
 }
 
 #[derive(Debug)]
@@ -98,12 +92,31 @@ struct Op {
     /// Sends, receives and local work that a driver has in hand: memory is not ours to give back before.
     in_hand: u32,
     /// Members that said they have posted it.
-    noticed: Vec<bool>,
+    noticed: MemberSet,
     /// Members that were asked to say so.
-    asked: Vec<bool>,
+    asked: MemberSet,
     last_progress: Time,
     stall: Stall,
     error: Option<Arc<OpError>>,
+}
+
+/// A few members of a group, sorted: mostly none, and then asking touches no memory.
+#[derive(Debug, Default)]
+struct MemberSet(Vec<Member>);
+
+impl MemberSet {
+    fn contains(&self, member: Member) -> bool {
+        !self.0.is_empty() && self.0.binary_search(&member).is_ok()
+    }
+
+    /// Whether it was not there yet.
+    fn insert(&mut self, member: Member) -> bool {
+        let place = self.0.binary_search(&member);
+        if let Err(place) = place {
+            self.0.insert(place, member);
+        }
+        place.is_err()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,49 +160,6 @@ enum LaneState {
     Finished,
 }
 
-/// Scratch, counted: a register, each message that waits and each send in flight hold it.
-#[derive(Debug, Default)]
-struct Bufs {
-    holders: Vec<u32>,
-    free: Vec<BufId>,
-    in_use_bytes: u64,
-    peak_bytes: u64,
-    bytes: Vec<u64>,
-}
-
-impl Bufs {
-    fn take(&mut self, bytes: u64) -> BufId {
-        self.in_use_bytes += bytes;
-        self.peak_bytes = self.peak_bytes.max(self.in_use_bytes);
-        match self.free.pop() {
-            Some(buf) => {
-                self.holders[buf.0 as usize] = 1;
-                self.bytes[buf.0 as usize] = bytes;
-                buf
-            }
-            None => {
-                self.holders.push(1);
-                self.bytes.push(bytes);
-                BufId(self.holders.len() as u32 - 1)
-            }
-        }
-    }
-
-    fn hold(&mut self, buf: BufId) {
-        self.holders[buf.0 as usize] += 1;
-    }
-
-    fn release(&mut self, buf: BufId, out: &mut Vec<Action>) {
-        let holders = &mut self.holders[buf.0 as usize];
-        *holders -= 1;
-        if *holders == 0 {
-            self.in_use_bytes -= self.bytes[buf.0 as usize];
-            self.free.push(buf);
-            out.push(Action::Free(buf));
-        }
-    }
-}
-
 /// Counters for metrics and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -206,29 +176,21 @@ pub struct Load {
 impl Engine {
     /// An engine for `rank` of the view, idle. Fails if the view names a strategy nobody knows.
     pub fn new(rank: Rank, view: Arc<View>) -> Result<Engine, UnknownStrategy> {
-        let eager_bytes = view.settings.eager.0;
-        let peers = (0..view.size())
-            .map(|_| Peer {
-                grant_bytes: eager_bytes,
-                held_bytes: 0,
-                owed_bytes: 0,
-                blocked: VecDeque::new(),
-            })
-            .collect();
         Ok(Engine {
             rank,
             hosts: view.host_indices().into(),
             resolver: Resolver::for_view(&view)?,
             scheduler: Scheduler::new(view.settings.credit.0),
+            peers: Peers::new(view.size(), view.settings.eager.0),
             view,
-            peers,
             ops: Vec::new(),
             by_key: FxHashMap::default(),
+            recent: None,
             names: FxHashMap::default(),
             chunks: Slab::default(),
             sending: Slab::default(),
             receiving: Slab::default(),
-            bufs: Bufs::default(),
+            bufs: Scratch::default(),
             eager: FxHashMap::default(),
             wanted: FxHashMap::default(),
             aborted: VecDeque::new(),
@@ -252,8 +214,8 @@ impl Engine {
         Load {
             operations: self.by_key.len(),
             in_transport_bytes: self.scheduler.in_transport_bytes(),
-            scratch_bytes: self.bufs.in_use_bytes,
-            peak_scratch_bytes: self.bufs.peak_bytes,
+            scratch_bytes: self.bufs.in_use_bytes(),
+            peak_scratch_bytes: self.bufs.peak_bytes(),
         }
     }
 
@@ -269,6 +231,7 @@ impl Engine {
             Event::Delivered { token } => self.delivered(token, out),
             Event::Worked { token } => self.worked(now, token, out),
             Event::PeerLost { peer, reason } => self.peer_lost(peer, reason, out),
+            Event::PeerLeft { peer } => self.peer_left(peer, out),
             Event::View(view) => self.install(view),
             Event::Tick => self.tick(now, out),
         }
@@ -310,11 +273,6 @@ impl Engine {
             return out
                 .push(invalid(format!("its group names worker {rank}, which does not exist")));
         }
-        let gone = |(rank, _): &&(Rank, String)| group.is_none_or(|ranks| ranks.contains(rank));
-        if let Some((peer, reason)) = self.lost.iter().find(gone) {
-            let (name, peer, reason) = (post.name.clone(), *peer, reason.clone());
-            return out.push(Action::Fail(id, Arc::new(OpError::PeerLost { name, peer, reason })));
-        }
         let hosts = match group {
             None => self.hosts.clone(),
             Some(ranks) => ranks.iter().map(|rank| self.hosts[rank.index()]).collect(),
@@ -339,7 +297,6 @@ impl Engine {
         let partition_elements = (self.view.settings.partition.0 / element_bytes).max(1);
         let strategy = self.resolver.strategy(post.collective.elements() * element_bytes, &site);
         let chunks = post.collective.chunks(&site, partition_elements);
-        let members = site.members() as usize;
         let op = Op {
             key,
             ticket: self.scheduler.post(post.priority, id),
@@ -351,8 +308,8 @@ impl Engine {
             next_chunk: 0,
             unfinished: chunks,
             in_hand: 0,
-            noticed: vec![false; members],
-            asked: vec![false; members],
+            noticed: MemberSet::default(),
+            asked: MemberSet::default(),
             last_progress: now,
             stall: Stall::default(),
             error: None,
@@ -367,12 +324,16 @@ impl Engine {
         for rank in self.wanted.remove(&key).unwrap_or_default() {
             self.control_frame(rank, Header::control(Kind::Notice, key), &[], out);
         }
-        self.take_eager(now, id, key, out);
+        // Before the messages that wait for it: they could finish it, or fail it a second time.
         if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == key)
             && let Some((_, peer, reason)) = self.aborted.remove(at)
         {
             let name = self.last_posted.clone();
             self.fail(id, OpError::Aborted { name, peer, reason }, out);
+        }
+        self.take_eager(now, id, key, out);
+        for (peer, reason) in self.lost.clone() {
+            self.fail_if_needed(id, peer, &reason, out);
         }
     }
 
@@ -420,6 +381,7 @@ impl Engine {
         let (key, error) = (op.key, op.error.take());
         self.ops[id.0 as usize] = None;
         self.by_key.remove(&key);
+        self.recent = self.recent.filter(|(recent, _)| *recent != key);
         out.push(match error {
             None => Action::Complete(id),
             Some(error) => Action::Fail(id, error),
@@ -482,7 +444,7 @@ impl Engine {
         self.lost.push((peer, reason.clone()));
         self.forget_transfers(peer, out);
         // Others may hear of us leaving before they hear of it: tell them who was first.
-        for other in (0..self.peers.len() as u32).map(Rank) {
+        for other in (0..self.view.size() as u32).map(Rank) {
             if other != self.rank && self.lost.iter().all(|(rank, _)| *rank != other) {
                 let header = Header {
                     chunk: peer.0,
@@ -491,12 +453,7 @@ impl Engine {
                 self.control_frame(other, header, reason.as_bytes(), out);
             }
         }
-        let concerned: Vec<OpId> = (0..self.ops.len() as u32)
-            .map(OpId)
-            .filter(|id| self.ops[id.0 as usize].is_some())
-            .filter(|id| self.members(*id).any(|rank| rank == peer))
-            .collect();
-        for id in concerned {
+        for id in self.concerned(peer) {
             let op = self.op(id);
             if op.error.is_some() {
                 // It failed before; the transfers just forgotten may have been its last.
@@ -506,6 +463,72 @@ impl Engine {
             let name = op.post.name.clone();
             self.fail(id, OpError::PeerLost { name, peer, reason: reason.clone() }, out);
         }
+    }
+
+    /// Operations in progress that a worker takes part in.
+    fn concerned(&self, peer: Rank) -> Vec<OpId> {
+        (0..self.ops.len() as u32)
+            .map(OpId)
+            .filter(|id| self.ops[id.0 as usize].is_some())
+            .filter(|id| self.members(*id).any(|rank| rank == peer))
+            .collect()
+    }
+
+    /// A worker that left has finished what it took part in, or it would not have left; what still
+    /// needs it never had it.
+    fn peer_left(&mut self, peer: Rank, out: &mut Vec<Action>) {
+        if self.lost.iter().any(|(rank, _)| *rank == peer) {
+            return;
+        }
+        let reason = "it left the job".to_string();
+        self.lost.push((peer, reason.clone()));
+        for id in self.concerned(peer) {
+            self.fail_if_needed(id, peer, &reason, out);
+        }
+    }
+
+    /// Fail an operation if what is left of it here needs a worker that is gone.
+    fn fail_if_needed(&mut self, id: OpId, peer: Rank, reason: &str, out: &mut Vec<Action>) {
+        if self.ops[id.0 as usize].as_ref().is_some_and(|op| op.error.is_none())
+            && self.needs(id, peer)
+        {
+            let (name, reason) = (self.op(id).post.name.clone(), reason.to_string());
+            self.fail(id, OpError::PeerLost { name, peer, reason }, out);
+        }
+    }
+
+    /// Whether any instruction still to come names the worker, or a send to it waits.
+    fn needs(&self, id: OpId, peer: Rank) -> bool {
+        let op = self.ops[id.0 as usize].as_ref().expect("asked about live operations only");
+        let Some(member) = self.members(id).position(|rank| rank == peer) else { return false };
+        let member = member as u32;
+        let waits = |sending: &Sending| sending.op == id && sending.to == peer;
+        if self.sending.iter().any(|(_, sending)| waits(sending))
+            || self.peers.blocked(peer).any(|blocked| blocked.op == id)
+        {
+            return true;
+        }
+        op.chunks.iter().enumerate().any(|(index, slot)| match slot {
+            ChunkSlot::Done => false,
+            ChunkSlot::Waiting => {
+                let program = op.post.collective.program(
+                    &op.site,
+                    &op.strategy,
+                    index as u32,
+                    op.partition_elements,
+                );
+                (0..program.lanes()).any(|lane| lanes::names(&*program, lane, 0, member))
+            }
+            ChunkSlot::Running(chunk) => self.chunks.get(*chunk).is_some_and(|chunk| {
+                chunk.lanes.iter().enumerate().any(|(at, lane)| {
+                    let held = |pc: u32| lane.held.iter().any(|(held, _)| *held == pc);
+                    // Its last message may be here already: in hand, or waiting for its turn.
+                    let busy = matches!(lane.state, LaneState::Busy { .. });
+                    let first = lane.pc + u32::from(busy);
+                    lanes::names_except(&*chunk.program, at as u32, first, member, held)
+                })
+            }),
+        })
     }
 }
 

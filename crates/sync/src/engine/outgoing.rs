@@ -85,8 +85,8 @@ impl Engine {
         };
         let sending =
             Sending { to, op: id, chunk: chunk_key, lane: lane_index, bytes, scratch, from_own };
-        let peer = &mut self.peers[to.index()];
-        let noticed = op.noticed[member as usize];
+        let peer = self.peers.of(to);
+        let noticed = op.noticed.contains(member);
         if noticed || peer.grant_bytes >= bytes {
             if !noticed {
                 peer.grant_bytes -= bytes;
@@ -94,7 +94,7 @@ impl Engine {
             return self.hand(sending, Header { charged: !noticed, ..header }, loc, out);
         }
         peer.blocked.push_back(Blocked { op: id, member, sending, header, loc });
-        if !std::mem::replace(&mut op.asked[member as usize], true) {
+        if op.asked.insert(member) {
             self.control_frame(to, Header::control(Kind::Request, header.key), &[], out);
         }
     }
@@ -135,7 +135,7 @@ impl Engine {
     /// The receiver returned eager bytes: let waiting sends go, in order, those that fit.
     pub(super) fn granted(&mut self, from: Rank, bytes: u64, out: &mut Vec<Action>) {
         let eager = self.view.settings.eager.0;
-        let peer = &mut self.peers[from.index()];
+        let peer = self.peers.of(from);
         // A peer cannot grant more than the settings say: the rest would only hide an error of its own.
         peer.grant_bytes = peer.grant_bytes.saturating_add(bytes).min(eager);
         self.release_blocked(from, out, |_| false);
@@ -150,7 +150,7 @@ impl Engine {
             Some(ranks) => ranks.iter().position(|rank| *rank == from),
         };
         let Some(member) = member else { return };
-        op.noticed[member] = true;
+        op.noticed.insert(member as Member);
         self.release_blocked(from, out, |blocked| blocked.op == id);
     }
 
@@ -160,10 +160,10 @@ impl Engine {
         out: &mut Vec<Action>,
         noticed: impl Fn(&Blocked) -> bool,
     ) {
-        let waiting = std::mem::take(&mut self.peers[to.index()].blocked);
+        let waiting = std::mem::take(&mut self.peers.of(to).blocked);
         for blocked in waiting {
-            let free = noticed(&blocked) || self.op(blocked.op).noticed[blocked.member as usize];
-            let peer = &mut self.peers[to.index()];
+            let free = noticed(&blocked) || self.op(blocked.op).noticed.contains(blocked.member);
+            let peer = self.peers.of(to);
             let fits = peer.grant_bytes >= blocked.sending.bytes;
             if free || fits {
                 if !free {
@@ -179,7 +179,7 @@ impl Engine {
 
     /// What a failed operation still had to send will not be sent.
     pub(super) fn drop_blocked(&mut self, id: OpId, out: &mut Vec<Action>) {
-        for peer in &mut self.peers {
+        for peer in self.peers.known_mut() {
             peer.blocked.retain(|blocked| {
                 let dropped = blocked.op == id;
                 if let Some(buf) = blocked.sending.scratch.filter(|_| dropped) {
@@ -193,7 +193,7 @@ impl Engine {
     /// A charged frame found its place outside the eager buffer: the sender may have the bytes back.
     /// Told in portions of half the window, or at once when somebody asks.
     pub(super) fn owe(&mut self, to: Rank, bytes: u64, out: &mut Vec<Action>) {
-        let peer = &mut self.peers[to.index()];
+        let peer = self.peers.of(to);
         peer.owed_bytes += bytes;
         if peer.owed_bytes * 2 >= self.view.settings.eager.0 {
             self.pay(to, out);
@@ -201,7 +201,7 @@ impl Engine {
     }
 
     pub(super) fn pay(&mut self, to: Rank, out: &mut Vec<Action>) {
-        let owed = std::mem::take(&mut self.peers[to.index()].owed_bytes);
+        let owed = std::mem::take(&mut self.peers.of(to).owed_bytes);
         if owed > 0 {
             let key = crate::event::no_key(self.view.version);
             // A window is a ByteSize and could exceed 32 bits; what is owed never exceeds it by more
@@ -241,7 +241,7 @@ impl Engine {
             .filter(|(_, sending)| sending.to == peer)
             .map(|(token, _)| token)
             .collect();
-        let blocked = std::mem::take(&mut self.peers[peer.index()].blocked);
+        let blocked = std::mem::take(&mut self.peers.of(peer).blocked);
         let mut scratch: Vec<BufId> =
             blocked.into_iter().filter_map(|b| b.sending.scratch).collect();
         for token in sends {

@@ -45,8 +45,15 @@ impl Engine {
     ) {
         debug_assert_eq!(header.kind, Kind::Data);
         let bytes = u64::from(header.len);
-        let Some(id) = self.by_key.get(&header.key).copied() else {
-            return self.incoming_unposted(from, header, out);
+        let id = match self.recent {
+            Some((key, id)) if key == header.key => id,
+            _ => {
+                let Some(id) = self.by_key.get(&header.key).copied() else {
+                    return self.incoming_unposted(from, header, out);
+                };
+                self.recent = Some((header.key, id));
+                id
+            }
         };
         if header.charged {
             self.owe(from, bytes, out);
@@ -69,12 +76,16 @@ impl Engine {
         let (_, with, into, len) =
             receive_at(&*running.program, lane_index, pc).expect("admitted as a receive");
         let its_turn = lane.pc == pc && lane.state == LaneState::Idle;
-        if !its_turn || self.must_wait_for_delivery(chunk, lane_index, into) {
+        let gated = self.must_wait_for_delivery(chunk, lane_index, into);
+        if !its_turn || gated {
             let buf = self.bufs.take(bytes);
             self.op(id).in_hand += 1;
             let purpose = Purpose::Early { op: id, chunk, buf };
             let token = Some(self.receiving.insert(Receiving { from, header, purpose }));
-            return out.push(Action::Place { token, placement: Placement::Hold(buf) });
+            // A message left in its sender's memory is not delivered. Two members that write their
+            // outputs only after the other took their input would wait for each other for ever.
+            let placement = if gated { Placement::Stow(buf) } else { Placement::Hold(buf) };
+            return out.push(Action::Place { token, placement });
         }
         let step = self.step(chunk, lane_index, with, into, len, with.is_some());
         let mut landing = None;
@@ -106,7 +117,7 @@ impl Engine {
             return out.push(Action::Place { token: None, placement: Placement::Discard });
         }
         let eager = self.view.settings.eager.0;
-        let peer = &mut self.peers[from.index()];
+        let peer = self.peers.of(from);
         if !header.charged || peer.held_bytes + bytes > eager {
             out.push(Action::Place { token: None, placement: Placement::Discard });
             let reason = format!(
@@ -200,7 +211,7 @@ impl Engine {
 
     fn return_eager(&mut self, from: Rank, header: &Header, out: &mut Vec<Action>) {
         let bytes = u64::from(header.len);
-        let peer = &mut self.peers[from.index()];
+        let peer = self.peers.of(from);
         peer.held_bytes -= bytes;
         self.owe(from, bytes, out);
     }
@@ -334,7 +345,7 @@ impl Engine {
             Kind::Lost => {
                 let peer = Rank(header.chunk);
                 let known = self.lost.iter().any(|(rank, _)| *rank == peer);
-                if peer != self.rank && peer.index() < self.peers.len() && !known {
+                if peer != self.rank && peer.index() < self.view.size() && !known {
                     // Not lost yet: the driver still reads and writes for it, until it has closed.
                     let reason = format!("{}, says worker {from}", text());
                     out.push(Action::Close { peer, reason });

@@ -1,0 +1,379 @@
+//! The engine's hands in real time: links, memory and completions of one worker. A turn receives what
+//! has come, performs what the engine asks for, and sends what can go. It never blocks; whoever owns
+//! the driver decides when to sleep.
+
+use super::{
+    core::Core,
+    memory::{self, OpMemory},
+    segment::Segment,
+    shm::{AsleepWord, Copies, ShmLink},
+    tcp::{End, TcpLink},
+};
+use crate::handle::Completion;
+use paceline_job::{Rank, Time, View, ViewVersion};
+use paceline_sync::{
+    event::{Action, Event, OpError, OpId, Payload, Post, Report},
+    frame::{Header, Kind, OpKey},
+    slab::Key,
+};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A link that only serves as a bell is looked at once in so many idle turns.
+const BELL_TURNS: u32 = 256;
+
+/// How long leaving waits for the kernel to take the last frames.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The way to one peer.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// Several connections share the data frames.
+    Tcp { connections: Vec<TcpLink>, next: usize },
+    /// Shared memory.
+    Shm(Box<ShmLink>),
+}
+
+/// What to do with a notice for people.
+pub type ReportSink = Box<dyn Fn(Rank, &Report) + Send>;
+
+/// See the file's first paragraph.
+pub(crate) struct Driver {
+    core: Core,
+    /// By rank; none for this worker itself and for lost ones.
+    links: Vec<Option<Link>>,
+    /// Segments of lost peers: a pointer into them may still be named until everything has settled.
+    departed: Vec<Arc<Segment>>,
+    copies: Copies,
+    delivered: Vec<Key>,
+    batch: Vec<Action>,
+    completions: Vec<Option<Arc<Completion>>>,
+    free_ops: Vec<OpId>,
+    in_flight: usize,
+    asleep: AsleepWord,
+    idle_turns: u32,
+    next_tick: Time,
+    report: ReportSink,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    pub(crate) fn new(core: Core, links: Vec<Option<Link>>, report: ReportSink) -> Driver {
+        let asleep = AsleepWord::of(&core.memory.store.segment);
+        Driver {
+            core,
+            links,
+            departed: Vec::new(),
+            copies: Copies::default(),
+            delivered: Vec::new(),
+            batch: Vec::new(),
+            completions: Vec::new(),
+            free_ops: Vec::new(),
+            in_flight: 0,
+            asleep,
+            idle_turns: 0,
+            next_tick: Time(u64::MAX),
+            report,
+        }
+    }
+
+    pub(crate) fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Post an operation; `post.op` is filled in here.
+    ///
+    /// # Safety
+    /// The buffers hold what the collective reads and writes, are not touched otherwise, and stay
+    /// valid until the completion is done.
+    pub(crate) unsafe fn post(
+        &mut self,
+        mut post: Post,
+        memory: OpMemory,
+        completion: Arc<Completion>,
+    ) {
+        let op = self.free_ops.pop().unwrap_or_else(|| {
+            self.completions.push(None);
+            OpId(self.completions.len() as u32 - 1)
+        });
+        post.op = op;
+        self.completions[op.0 as usize] = Some(completion);
+        self.core.memory.enter(op, memory);
+        self.in_flight += 1;
+        self.core.look_at_clock();
+        self.core.feed(Event::Post(Box::new(post)));
+        self.perform();
+        self.flush();
+    }
+
+    pub(crate) fn install(&mut self, view: Arc<View>) {
+        self.core.look_at_clock();
+        self.core.feed(Event::View(view));
+        self.perform();
+    }
+
+    /// One turn. Says whether anything happened.
+    pub(crate) fn turn(&mut self) -> bool {
+        let now = self.core.look_at_clock();
+        let look_at_bells = self.idle_turns.is_multiple_of(BELL_TURNS);
+        let mut any = false;
+        for index in 0..self.links.len() {
+            let from = Rank(index as u32);
+            let received = match &mut self.links[index] {
+                None => continue,
+                Some(Link::Tcp { connections, .. }) => {
+                    receive_all(connections, from, &mut self.core)
+                }
+                Some(Link::Shm(link)) => {
+                    let received =
+                        link.receive(from, &mut self.core, &mut self.copies, &mut self.delivered);
+                    match received {
+                        Ok(false) if look_at_bells => link.listen(from, &mut self.core),
+                        other => other,
+                    }
+                }
+            };
+            match received {
+                Ok(something) => any |= something,
+                Err(end) => self.lose(from, end),
+            }
+            self.perform();
+        }
+        any |= self.flush();
+        if now >= self.next_tick {
+            self.core.feed(Event::Tick);
+            self.perform();
+            self.flush();
+            self.schedule_tick();
+        }
+        self.idle_turns = if any { 1 } else { self.idle_turns.wrapping_add(1) };
+        any
+    }
+
+    fn schedule_tick(&mut self) {
+        // Stalls are measured in seconds: looking ten times a second is enough, and bounds the cost.
+        let soonest = self.core.now().after(Duration::from_millis(100));
+        self.next_tick =
+            self.core.engine.next_tick().map_or(Time(u64::MAX), |tick| tick.max(soonest));
+    }
+
+    /// Give links what they can take. Says whether anything went out.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.links.len() {
+            let flushed = match &mut self.links[index] {
+                None => continue,
+                Some(Link::Tcp { connections, .. }) => {
+                    let mut flushed = Ok(false);
+                    for connection in connections.iter_mut().filter(|c| c.wants_to_write()) {
+                        flushed = match (flushed, connection.flush(&mut self.delivered)) {
+                            (Ok(a), Ok(b)) => Ok(a | b),
+                            (Err(error), _) | (_, Err(error)) => Err(error),
+                        };
+                    }
+                    flushed
+                }
+                Some(Link::Shm(link)) if link.wants_to_write() => {
+                    link.flush(&mut self.copies, &mut self.delivered)
+                }
+                Some(Link::Shm(_)) => continue,
+            };
+            // After an error its last words may still be unread; `receive` finds the end.
+            any |= flushed.unwrap_or(false);
+        }
+        if !self.delivered.is_empty() {
+            any = true;
+            let mut delivered = std::mem::take(&mut self.delivered);
+            for token in delivered.drain(..) {
+                self.core.feed(Event::Delivered { token });
+            }
+            self.delivered = delivered;
+            self.perform();
+        }
+        any
+    }
+
+    /// Do what the engine asked for, and what it asks for in consequence. Bounded by the programs in
+    /// progress: every action either moves a lane forward or ends something.
+    fn perform(&mut self) {
+        while !self.core.actions.is_empty() {
+            let mut batch = std::mem::take(&mut self.batch);
+            std::mem::swap(&mut batch, &mut self.core.actions);
+            for action in batch.drain(..) {
+                self.perform_one(action);
+            }
+            self.batch = batch;
+        }
+        for (to, receipt) in self.core.receipts.drain(..) {
+            if let Some(Link::Shm(link)) = &mut self.links[to.index()] {
+                link.send_receipt(receipt);
+            }
+        }
+    }
+
+    fn perform_one(&mut self, action: Action) {
+        match action {
+            Action::Send { to, token, header, payload } => {
+                match (&mut self.links[to.index()], payload) {
+                    (None, _) => {}
+                    (Some(Link::Tcp { connections, next }), Payload::Memory(loc)) => {
+                        *next = (*next + 1) % connections.len();
+                        connections[*next].send(header, self.core.memory.read(loc), token);
+                    }
+                    (Some(Link::Tcp { connections, .. }), Payload::Inline(bytes)) => {
+                        connections[0].send_control(header, bytes);
+                    }
+                    (Some(Link::Shm(link)), Payload::Memory(loc)) => {
+                        link.send(header, self.core.memory.read(loc), loc, token);
+                    }
+                    (Some(Link::Shm(link)), Payload::Inline(bytes)) => {
+                        link.send_control(header, bytes);
+                    }
+                }
+            }
+            Action::Place { .. } => unreachable!("taken where the frame arrived"),
+            Action::Work { token, source, with, into, elements, recipe } => {
+                let bytes = elements * recipe.dtype.size() as u64;
+                let memory = &mut self.core.memory;
+                let into =
+                    memory.write(into, bytes).expect("scratch for local work: out of memory");
+                let (source, with) = (memory.read(source), with.map(|with| memory.read(with)));
+                // SAFETY: the engine names places of that many elements that belong to one operation.
+                unsafe { memory::combine(recipe, into, source, with, elements as usize) };
+                self.core.feed(Event::Worked { token });
+            }
+            Action::Free(buf) => self.core.free(buf),
+            Action::Complete(op) => self.finish(op, Ok(())),
+            Action::Fail(op, error) => self.finish(op, Err(error)),
+            Action::Close { peer, reason } => self.lose(peer, End::Broken(reason)),
+            Action::Report(report) => (self.report)(self.core.engine.rank(), &report),
+        }
+    }
+
+    fn finish(&mut self, op: OpId, outcome: Result<(), Arc<OpError>>) {
+        self.core.memory.leave(op);
+        self.in_flight -= 1;
+        self.free_ops.push(op);
+        let completion = self.completions[op.0 as usize].take();
+        completion.expect("posted with a completion").finish(outcome);
+    }
+
+    fn lose(&mut self, peer: Rank, end: End) {
+        match self.links[peer.index()].take() {
+            None => return,
+            Some(Link::Tcp { .. }) => {}
+            Some(Link::Shm(mut link)) => {
+                link.take_back(&mut self.copies);
+                self.departed.push(link.segment());
+            }
+        }
+        self.core.feed(match end {
+            End::Left => Event::PeerLeft { peer },
+            End::Broken(reason) => Event::PeerLost { peer, reason },
+        });
+    }
+
+    /// Whether something waits to go out that only a turn can move.
+    pub(crate) fn wants_to_write(&self) -> bool {
+        self.links.iter().flatten().any(|link| match link {
+            Link::Tcp { connections, .. } => connections.iter().any(TcpLink::wants_to_write),
+            Link::Shm(link) => link.wants_to_write(),
+        })
+    }
+
+    /// Before sleeping: peers must ring from now on. False if something has come meanwhile.
+    pub(crate) fn fall_asleep(&mut self) -> bool {
+        self.asleep.fall_asleep();
+        let waiting = self
+            .links
+            .iter()
+            .flatten()
+            .any(|link| matches!(link, Link::Shm(link) if link.has_record()));
+        if waiting {
+            self.asleep.wake();
+        }
+        // After sleep the bells are worth a look.
+        self.idle_turns = 0;
+        !waiting
+    }
+
+    pub(crate) fn wake(&self) {
+        self.asleep.wake();
+    }
+
+    /// What to poll, and until when at most.
+    pub(crate) fn interests(&mut self, fds: &mut Vec<libc::pollfd>) -> Option<Duration> {
+        self.schedule_tick();
+        for link in self.links.iter().flatten() {
+            let connections: &[TcpLink] = match link {
+                Link::Tcp { connections, .. } => connections,
+                Link::Shm(link) => std::slice::from_ref(&link.bell),
+            };
+            for connection in connections {
+                let writing = if connection.wants_to_write() { libc::POLLOUT } else { 0 };
+                let events = libc::POLLIN | writing;
+                fds.push(libc::pollfd { fd: connection.fd(), events, revents: 0 });
+            }
+        }
+        (self.next_tick != Time(u64::MAX)).then(|| self.next_tick.since(self.core.now()))
+    }
+
+    /// Leave in good order: say goodbye and let the last frames go.
+    pub(crate) fn farewell(&mut self) {
+        let deadline = Instant::now() + FAREWELL;
+        let key = OpKey { name: 0, uses: 0, view: ViewVersion(0) };
+        let goodbye = Header::control(Kind::Goodbye, key);
+        for link in self.links.iter_mut().flatten() {
+            match link {
+                Link::Tcp { connections, .. } => connections
+                    .iter_mut()
+                    .for_each(|connection| connection.send_control(goodbye, Box::default())),
+                Link::Shm(link) => link.send_control(goodbye, Box::default()),
+            }
+        }
+        while self.wants_to_write() && Instant::now() < deadline {
+            if !self.flush() {
+                // A full ring or socket: somebody has to read before we can write.
+                self.turn();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        for link in self.links.iter_mut().flatten() {
+            match link {
+                Link::Tcp { connections, .. } => {
+                    connections.iter_mut().for_each(|connection| connection.close(deadline));
+                }
+                Link::Shm(link) => link.bell.close(deadline),
+            }
+        }
+    }
+}
+
+/// A turn of all connections to a peer. It has left when it has left on each of them.
+fn receive_all(connections: &mut Vec<TcpLink>, from: Rank, core: &mut Core) -> Result<bool, End> {
+    let mut any = false;
+    let mut index = 0;
+    while index < connections.len() {
+        match connections[index].receive(from, core) {
+            Ok(something) => {
+                any |= something;
+                index += 1;
+            }
+            Err(End::Left) => drop(connections.remove(index)),
+            Err(end) => return Err(end),
+        }
+    }
+    if connections.is_empty() { Err(End::Left) } else { Ok(any) }
+}

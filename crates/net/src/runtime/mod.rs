@@ -1,0 +1,13 @@
+//! The engine in real time. `driver` performs what the engine asks for; `tcp` and `shm` are the two
+//! ways to a peer; `memory` and `segment` hold the bytes; `mesh` sets the links up; `record` writes a
+//! run down. Nothing here decides what to send or when.
+
+pub(crate) mod core;
+pub(crate) mod driver;
+pub(crate) mod memory;
+pub(crate) mod mesh;
+pub(crate) mod record;
+mod ring;
+mod segment;
+mod shm;
+mod tcp;

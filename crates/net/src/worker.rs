@@ -1,0 +1,621 @@
+//! A worker's door to the job: post collectives, wait for them, leave.
+//!
+//! A thread of the worker's own drives the engine while nobody waits; a caller that waits drives it on
+//! its own thread, because waking another thread costs more than a small collective. Waiting spins
+//! briefly, then yields, then sleeps in `poll`.
+
+use crate::{
+    buffer::{Buffer, SharedBuffer},
+    element::Element,
+    error::{NetError, Result},
+    handle::{Completion, Outcome},
+    join::Joined,
+    runtime::{
+        core::Core,
+        driver::{Driver, ReportSink},
+        memory::{Memory, OpMemory, Store},
+        mesh::{self, Transport},
+        record::{Record, Recorder},
+    },
+};
+use paceline_job::{Rank, ReduceOp, View};
+use paceline_sync::{
+    collective::Collective,
+    engine::{Engine, Load},
+    event::{OpId, Post},
+    scheduler::Priority,
+};
+use std::{
+    fmt,
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsRawFd, FromRawFd},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Idle turns before a waiting caller lets others run, when every worker has a core.
+const SPINS: u32 = 2_000;
+
+/// The same when workers share cores: whoever we wait for may need this one.
+const SPINS_WHEN_CROWDED: u32 = 2;
+
+/// How long a waiting caller yields before it sleeps. A sleeper is woken by a system call of its peer.
+const YIELDING: Duration = Duration::from_micros(300);
+
+/// How often the worker's thread looks whether callers still drive.
+const NAP: Duration = Duration::from_millis(2);
+
+/// A sleep is never longer than this, so that a missed bell costs little.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How a worker runs.
+#[derive(Default)]
+pub struct WorkerConfig {
+    /// Which way bytes take between workers of one host.
+    pub transport: Transport,
+    /// Whether to write down what the engine sees and does ([`Worker::leave_with_record`]).
+    pub record: bool,
+    /// Where notices of slowness go; standard error if `None`.
+    pub report: Option<ReportSink>,
+}
+
+impl fmt::Debug for WorkerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerConfig").field("transport", &self.transport).finish_non_exhaustive()
+    }
+}
+
+/// A collective to take part in.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// The n-th use of a name on one rank meets the n-th on every other.
+    pub name: Arc<str>,
+    /// What to do.
+    pub collective: Collective,
+    /// How contributions are combined.
+    pub reduce: ReduceOp,
+    /// Smaller goes first.
+    pub priority: Priority,
+    /// Who takes part, in member order; all if `None`.
+    pub group: Option<Arc<[Rank]>>,
+}
+
+impl Operation {
+    /// A collective of all workers, summing, with no urgency.
+    pub fn new(name: impl Into<Arc<str>>, collective: Collective) -> Operation {
+        let name = name.into();
+        Operation { name, collective, reduce: ReduceOp::Sum, priority: 0, group: None }
+    }
+
+    /// Combine in another way.
+    pub fn reduce(self, reduce: ReduceOp) -> Operation {
+        Operation { reduce, ..self }
+    }
+
+    /// Smaller goes first.
+    pub fn priority(self, priority: Priority) -> Operation {
+        Operation { priority, ..self }
+    }
+
+    /// Only these ranks, in this order.
+    pub fn group(self, group: Arc<[Rank]>) -> Operation {
+        Operation { group: Some(group), ..self }
+    }
+}
+
+/// One process of the job.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    joined: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    driver: Mutex<Driver>,
+    store: Arc<Store>,
+    rank: Rank,
+    view: Mutex<Arc<View>>,
+    spins: u32,
+    /// Callers that drive right now.
+    waiting: AtomicU32,
+    /// Counts callers' waits, so that the worker's thread sees that they go on.
+    waits: AtomicU64,
+    /// Wakes the worker's thread, when it sleeps.
+    bell: File,
+    thread_sleeps: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Worker {
+    /// Start running as the worker that joined.
+    pub fn start(joined: Joined, config: WorkerConfig) -> Result<Worker> {
+        let Joined { rank, view, peers, control, coordinator, .. } = joined;
+        let view = Arc::new(view);
+        let store = mesh::create_store(&view, rank)?;
+        let links = mesh::link(&view, rank, config.transport, peers, &store)?;
+        let engine = Engine::new(rank, view.clone())?;
+        let recorder = config.record.then(|| Recorder::new(rank, view.clone()));
+        let core = Core::new(engine, Memory::new(store.clone()), recorder);
+        let report = config.report.unwrap_or_else(|| {
+            Box::new(|rank, report| eprintln!("paceline: worker {rank}: {report}"))
+        });
+        let host = &view.workers[rank.index()].host;
+        let local = view.workers.iter().filter(|worker| worker.host == *host).count();
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let shared = Arc::new(Shared {
+            driver: Mutex::new(Driver::new(core, links, report)),
+            store,
+            rank,
+            view: Mutex::new(view),
+            spins: if local > cores { SPINS_WHEN_CROWDED } else { SPINS },
+            waiting: AtomicU32::new(0),
+            waits: AtomicU64::new(0),
+            bell: event_file()?,
+            thread_sleeps: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new()
+            .name(format!("paceline-{rank}"))
+            .spawn({
+                let shared = shared.clone();
+                move || shared.run()
+            })
+            .map_err(NetError::from)?;
+        let joined = Some(Box::new((control, coordinator)) as Box<_>);
+        Ok(Worker { shared, thread: Some(thread), joined })
+    }
+
+    /// This worker's place in the view.
+    pub fn rank(&self) -> Rank {
+        self.shared.rank
+    }
+
+    /// Number of workers.
+    pub fn size(&self) -> usize {
+        self.view().size()
+    }
+
+    /// The view in force.
+    pub fn view(&self) -> Arc<View> {
+        lock(&self.shared.view).clone()
+    }
+
+    /// What the engine carries right now.
+    pub fn load(&self) -> Load {
+        self.shared.driver().core().engine.load()
+    }
+
+    /// Operations posted from now on belong to `view`. Every worker must say so between the same two
+    /// operations, and the members must be the same.
+    pub fn install(&self, view: View) -> Result<()> {
+        view.settings.validate()?;
+        paceline_sync::check_strategy(&view.settings.strategy)?;
+        let view = Arc::new(view);
+        self.shared.driver().install(view.clone());
+        *lock(&self.shared.view) = view;
+        Ok(())
+    }
+
+    /// Memory that local peers read without a copy: `len` zeros.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
+        SharedBuffer::zeroed(self.shared.store.clone(), len)
+            .map_err(|source| NetError::SharedMemory { source })
+    }
+
+    /// Start a collective on memory that belongs to nobody else until it ends.
+    ///
+    /// # Safety
+    /// `input` holds the elements the collective reads from this member, `output` room for those it
+    /// writes; both stay valid and untouched until the handle says that it ended. They are the same
+    /// pointer or do not overlap.
+    pub unsafe fn start_raw<T: Element>(
+        &self,
+        operation: Operation,
+        input: *const T,
+        output: *mut T,
+    ) -> Handle {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { self.post(operation, input, output) };
+        // Nobody may be driving: the worker's thread must watch for what comes.
+        if self.shared.waiting.load(Ordering::SeqCst) == 0 {
+            self.shared.ring();
+        }
+        handle
+    }
+
+    /// # Safety
+    /// As for [`Worker::start_raw`].
+    unsafe fn post<T: Element>(
+        &self,
+        operation: Operation,
+        input: *const T,
+        output: *mut T,
+    ) -> Handle {
+        let completion = Arc::new(Completion::default());
+        let post = Post {
+            op: OpId(0),
+            name: operation.name,
+            collective: operation.collective,
+            dtype: T::DTYPE,
+            reduce: operation.reduce,
+            priority: operation.priority,
+            group: operation.group,
+            in_place: std::ptr::eq(input, output),
+        };
+        let memory = OpMemory { input: input.cast(), output: output.cast() };
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.driver().post(post, memory, completion.clone()) };
+        Handle { shared: self.shared.clone(), completion }
+    }
+
+    /// Start a collective that gives its buffers back when it ends.
+    pub fn start_with<T: Element>(
+        &self,
+        operation: Operation,
+        mut buffers: Buffers<T>,
+    ) -> Result<Pending<T>> {
+        match &buffers {
+            Buffers::InPlace(data) => self.check_in_place(&operation, data.len())?,
+            Buffers::Pair(input, output) => {
+                self.check_lengths(&operation, input.len(), output.len())?;
+            }
+        }
+        let (input, output) = buffers.pointers();
+        // SAFETY: the lengths fit; the buffers' memory does not move when the owner does, and is kept
+        // inside the pending operation until it ended.
+        let handle = unsafe { self.start_raw(operation, input, output) };
+        Ok(Pending { handle, buffers: Some(buffers) })
+    }
+
+    /// Run a collective on borrowed memory and wait for it.
+    pub fn run<T: Element>(
+        &self,
+        operation: Operation,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        self.check_lengths(&operation, input.len(), output.len())?;
+        // SAFETY: the lengths fit, and we do not return before it ended.
+        unsafe { self.post(operation, input.as_ptr(), output.as_mut_ptr()) }.finish()
+    }
+
+    /// Run a collective whose input and output are one and the same, and wait for it.
+    pub fn run_in_place<T: Element>(&self, operation: Operation, data: &mut [T]) -> Result<()> {
+        self.check_in_place(&operation, data.len())?;
+        let data = data.as_mut_ptr();
+        // SAFETY: the length fits, and we do not return before it ended.
+        unsafe { self.post(operation, data, data) }.finish()
+    }
+
+    fn member(&self, operation: &Operation) -> Result<u32> {
+        match &operation.group {
+            None => Ok(self.shared.rank.0),
+            Some(ranks) => {
+                let place = ranks.iter().position(|rank| *rank == self.shared.rank);
+                let name = operation.name.clone();
+                place.map(|place| place as u32).ok_or(NetError::NotInGroup { name })
+            }
+        }
+    }
+
+    fn check_in_place(&self, operation: &Operation, len: usize) -> Result<()> {
+        let collective = &operation.collective;
+        if !collective.in_place_allowed() {
+            return Err(NetError::NotInPlace { name: operation.name.clone() });
+        }
+        let me = self.member(operation)?;
+        let wanted = collective.input_len(me).max(collective.output_len(me));
+        if wanted == len as u64 { Ok(()) } else { self.check_lengths(operation, len, len) }
+    }
+
+    fn check_lengths(&self, operation: &Operation, input: usize, output: usize) -> Result<()> {
+        let me = self.member(operation)?;
+        let (wanted_in, wanted_out) =
+            (operation.collective.input_len(me), operation.collective.output_len(me));
+        if (input as u64, output as u64) == (wanted_in, wanted_out) {
+            return Ok(());
+        }
+        let name = operation.name.clone();
+        Err(NetError::BufferLength {
+            name,
+            wanted_in,
+            wanted_out,
+            given_in: input,
+            given_out: output,
+        })
+    }
+
+    /// Every worker ends with the combination of everybody's `data`.
+    pub fn all_reduce<T: Element>(
+        &self,
+        name: &str,
+        data: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<()> {
+        let collective = Collective::AllReduce { len: data.len() as u64 };
+        self.run_in_place(Operation::new(name, collective).reduce(reduce), data)
+    }
+
+    /// Every worker ends with the root's `data`.
+    pub fn broadcast<T: Element>(&self, name: &str, root: Rank, data: &mut [T]) -> Result<()> {
+        let collective = Collective::Broadcast { root: root.0, len: data.len() as u64 };
+        self.run_in_place(Operation::new(name, collective), data)
+    }
+
+    /// Send `data` to another worker, which receives it under the same name.
+    pub fn send<T: Element>(&self, name: &str, to: Rank, data: &[T]) -> Result<()> {
+        let operation = Operation::new(name, Collective::Send { to: 1, len: data.len() as u64 })
+            .group([self.rank(), to].into());
+        self.run(operation, data, &mut [])
+    }
+
+    /// Receive what another worker sends under the same name.
+    pub fn recv<T: Element>(&self, name: &str, from: Rank, data: &mut [T]) -> Result<()> {
+        let operation = Operation::new(name, Collective::Recv { from: 0, len: data.len() as u64 })
+            .group([from, self.rank()].into());
+        self.run(operation, &[], data)
+    }
+
+    /// Nobody leaves before everybody has come.
+    pub fn barrier(&self, name: &str) -> Result<()> {
+        self.run_in_place(
+            Operation::new(name, Collective::Barrier).reduce(ReduceOp::Max),
+            &mut [0_u8],
+        )
+    }
+
+    /// Leave in good order, and give back what was recorded, if anything was.
+    pub fn leave_with_record(mut self) -> Option<Record> {
+        self.stop();
+        let recorder = self.shared.driver().core().recorder.take();
+        recorder.map(Recorder::finish)
+    }
+
+    fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.ring();
+        // The thread cannot have panicked: it only takes turns.
+        let _ = thread.join();
+        self.shared.driver().farewell();
+        self.joined = None;
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A collective in flight on memory that the caller watches over.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    completion: Arc<Completion>,
+}
+
+impl Handle {
+    /// How it ended, if it has.
+    pub fn poll(&self) -> Option<Outcome> {
+        self.completion.outcome()
+    }
+
+    /// Wait until it ends.
+    pub fn wait(&self) -> Outcome {
+        self.shared.drive(None, || self.completion.outcome()).expect("without a deadline it ends")
+    }
+
+    /// Wait until it ends or time is up; `None` means that it goes on.
+    pub fn wait_until(&self, deadline: Instant) -> Option<Outcome> {
+        self.shared.drive(Some(deadline), || self.completion.outcome())
+    }
+
+    /// Call back when it ends, which may be now; on whatever thread drives then. It must not wait.
+    pub fn when_done(&self, callback: impl FnOnce(Outcome) + Send + 'static) {
+        self.completion.when_done(Box::new(callback));
+    }
+
+    fn finish(self) -> Result<()> {
+        Ok(self.wait()?)
+    }
+}
+
+/// The memory of a collective that owns it.
+#[derive(Debug)]
+pub enum Buffers<T: Element> {
+    /// Input and output are the same.
+    InPlace(Buffer<T>),
+    /// Input and output differ; either may be empty where the collective needs none.
+    Pair(Buffer<T>, Buffer<T>),
+}
+
+impl<T: Element> Buffers<T> {
+    fn pointers(&mut self) -> (*const T, *mut T) {
+        match self {
+            Buffers::InPlace(data) => {
+                let data = data.as_mut_ptr();
+                (data.cast_const(), data)
+            }
+            Buffers::Pair(input, output) => (input.as_ptr(), output.as_mut_ptr()),
+        }
+    }
+}
+
+/// A collective in flight that owns its memory. Dropping it waits until it ends.
+#[derive(Debug)]
+pub struct Pending<T: Element> {
+    handle: Handle,
+    buffers: Option<Buffers<T>>,
+}
+
+impl<T: Element> Pending<T> {
+    /// To poll, wait with a deadline, or be called back.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Wait until it ends; the buffers come back.
+    pub fn wait(mut self) -> Result<Buffers<T>> {
+        self.handle.wait()?;
+        Ok(self.buffers.take().expect("taken only here"))
+    }
+}
+
+impl<T: Element> Drop for Pending<T> {
+    fn drop(&mut self) {
+        // The engine writes into the buffers until then. Bounded by the settings' timeout.
+        let _ = self.handle.wait();
+    }
+}
+
+impl Shared {
+    fn driver(&self) -> MutexGuard<'_, Driver> {
+        lock(&self.driver)
+    }
+
+    fn ring(&self) {
+        if !self.thread_sleeps.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // An eventfd takes a count; it is full only if nobody has listened for 2^64 rings.
+        let _ = (&self.bell).write(&1_u64.to_ne_bytes());
+    }
+
+    /// Drive on the caller's thread until `done` gives something or time is up.
+    fn drive<R>(&self, deadline: Option<Instant>, done: impl Fn() -> Option<R>) -> Option<R> {
+        if let Some(result) = done() {
+            return Some(result);
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.driver().wake();
+        let mut idle = 0_u32;
+        let mut idle_since = None;
+        let result = loop {
+            let busy = self.driver().turn();
+            if let Some(result) = done() {
+                break Some(result);
+            }
+            if busy {
+                (idle, idle_since) = (0, None);
+                continue;
+            }
+            idle += 1;
+            if idle <= self.spins {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                break None;
+            }
+            if now - *idle_since.get_or_insert(now) < YIELDING {
+                std::thread::yield_now();
+            } else {
+                let left = deadline.map_or(LONGEST_SLEEP, |deadline| deadline - now);
+                self.sleep(left.min(LONGEST_SLEEP));
+                (idle, idle_since) = (0, None);
+            }
+        };
+        let last = self.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.driver().in_flight() > 0 {
+            self.ring();
+        }
+        result
+    }
+
+    /// Sleep until a connection has something or time is up.
+    fn sleep(&self, limit: Duration) {
+        let mut fds = Vec::with_capacity(16);
+        let Some(limit) = self.prepare_sleep(limit, &mut fds) else { return };
+        poll(&mut fds, limit);
+    }
+
+    /// What to poll and for how long; `None` if something has come meanwhile.
+    fn prepare_sleep(&self, limit: Duration, fds: &mut Vec<libc::pollfd>) -> Option<Duration> {
+        let mut driver = self.driver();
+        if !driver.fall_asleep() {
+            return None;
+        }
+        let tick = driver.interests(fds);
+        Some(tick.map_or(limit, |tick| tick.min(limit)))
+    }
+
+    /// The worker's thread: drives while no caller does.
+    fn run(&self) {
+        let mut seen_waits = 0;
+        while !self.stopping.load(Ordering::SeqCst) {
+            let waits = self.waits.load(Ordering::Relaxed);
+            let called_lately = std::mem::replace(&mut seen_waits, waits) != waits;
+            let idle = self.waiting.load(Ordering::SeqCst) > 0
+                || (called_lately && self.driver().in_flight() == 0);
+            if idle {
+                // Callers drive, or will in a moment: stay out of their way, but do look again.
+                self.rest(Vec::new(), NAP, || self.waiting.load(Ordering::SeqCst) > 0);
+                continue;
+            }
+            self.driver().wake();
+            let mut since = None;
+            while self.waiting.load(Ordering::SeqCst) == 0 {
+                if self.driver().turn() {
+                    since = None;
+                } else {
+                    let now = Instant::now();
+                    if now - *since.get_or_insert(now) > YIELDING / 4 {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            let mut fds = Vec::with_capacity(16);
+            if self.waiting.load(Ordering::SeqCst) == 0
+                && let Some(limit) = self.prepare_sleep(LONGEST_SLEEP, &mut fds)
+            {
+                self.rest(fds, limit, || true);
+            }
+        }
+    }
+
+    /// The worker's thread sleeps until the bell rings, a descriptor is ready or time is up. After it
+    /// said that it sleeps it looks once more, so that no ring is missed.
+    fn rest(&self, mut fds: Vec<libc::pollfd>, limit: Duration, still: impl Fn() -> bool) {
+        self.thread_sleeps.store(true, Ordering::SeqCst);
+        if still() && !self.stopping.load(Ordering::SeqCst) {
+            fds.push(libc::pollfd { fd: self.bell.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+            poll(&mut fds, limit);
+            if fds.last().is_some_and(|fd| fd.revents != 0) {
+                // Reading resets the count.
+                let _ = (&self.bell).read(&mut [0; 8]);
+            }
+        }
+        self.thread_sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+fn poll(fds: &mut [libc::pollfd], limit: Duration) {
+    let milliseconds = limit.as_millis().clamp(1, 60_000) as libc::c_int;
+    // SAFETY: a valid array of that length.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, milliseconds) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn event_file() -> Result<File> {
+    // SAFETY: a plain system call; the result is checked.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
