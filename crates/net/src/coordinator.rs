@@ -19,7 +19,8 @@ pub use message::{
 use crate::{
     error::{NetError, Result},
     handshake::{
-        self, Acceptor, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Privacy, Purpose, Terms, Waker,
+        self, Acceptor, Deadline, Encryption, HANDSHAKE_TIMEOUT, MessageChannel, Privacy, Purpose,
+        Terms, Waker,
     },
     secret::Secret,
 };
@@ -262,7 +263,7 @@ impl Doorman {
         let terms = Terms {
             secret: &self.secret,
             purpose: Purpose::Coordinator,
-            privacy: Privacy::for_stream(&stream, false)?,
+            privacy: Privacy::for_stream(&stream, Encryption::BetweenMachines)?,
             timeout: self.timeout,
         };
         let connection = handshake::respond(stream, terms)?;

@@ -74,6 +74,18 @@ impl Purpose {
     }
 }
 
+/// When a worker encrypts. Workers prove themselves all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encryption {
+    /// Wherever a wire may be crossed.
+    #[default]
+    BetweenMachines,
+    /// Also on one machine: to measure what it costs, or where others may read its traffic.
+    Always,
+    /// Nowhere, because the user said so.
+    Never,
+}
+
 /// What a side asks for after the handshake. The stricter wish holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -89,10 +101,14 @@ impl Privacy {
     ///
     /// Ends are on one machine if both addresses are loopback or they are the same address. That is
     /// decided by the socket and not by what the other side says of itself.
-    pub fn for_stream(stream: &TcpStream, insecure: bool) -> io::Result<Privacy> {
+    pub fn for_stream(stream: &TcpStream, encryption: Encryption) -> io::Result<Privacy> {
         let (here, there) = (stream.local_addr()?.ip(), stream.peer_addr()?.ip());
         let same_machine = here == there || (here.is_loopback() && there.is_loopback());
-        Ok(if insecure || same_machine { Privacy::Plain } else { Privacy::Sealed })
+        Ok(match encryption {
+            Encryption::Always => Privacy::Sealed,
+            Encryption::BetweenMachines if !same_machine => Privacy::Sealed,
+            Encryption::BetweenMachines | Encryption::Never => Privacy::Plain,
+        })
     }
 }
 

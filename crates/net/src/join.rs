@@ -15,7 +15,9 @@ use crate::{
         JOIN_TIMEOUT, Join, Log, WorkerMessage, decode_coordinator_message, encode,
     },
     error::{NetError, Result},
-    handshake::{self, Connection, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Purpose},
+    handshake::{
+        self, Connection, Deadline, Encryption, HANDSHAKE_TIMEOUT, MessageChannel, Purpose,
+    },
     secret::Secret,
 };
 use mesh::Place;
@@ -48,8 +50,8 @@ pub struct JoinConfig {
     pub interface: Option<String>,
     /// Ports to listen on. None: any.
     pub port_range: Option<RangeInclusive<u16>>,
-    /// Do not encrypt between hosts. Workers prove themselves all the same.
-    pub insecure: bool,
+    /// When to encrypt.
+    pub encryption: Encryption,
     /// Connections to each peer, at least 1. The same on all workers.
     pub connections: usize,
     /// The bound on gathering all workers, and again on connecting with them.
@@ -73,7 +75,7 @@ impl JoinConfig {
             secret,
             interface: None,
             port_range: None,
-            insecure: false,
+            encryption: Encryption::default(),
             connections: 1,
             timeout: JOIN_TIMEOUT,
             host: None,
@@ -120,7 +122,7 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
         None => resolve_until(&config.coordinator, deadline).map_err(at_coordinator)?,
     };
     let connection =
-        mesh::knock(&addresses, &config.secret, Purpose::Coordinator, config.insecure, deadline)
+        mesh::knock(&addresses, &config.secret, Purpose::Coordinator, config.encryption, deadline)
             .map_err(at_coordinator)?;
 
     // The way to the coordinator is the way to the other workers, unless the user knows better.

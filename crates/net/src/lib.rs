@@ -21,7 +21,7 @@ pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log};
 pub use element::{Bf16, Element, F16};
 pub use error::{NetError, Result};
 pub use handle::Outcome;
-pub use handshake::Connection;
+pub use handshake::{Connection, Encryption};
 pub use join::{ControlChannel, JoinConfig, Joined, join};
 pub use runtime::{
     driver::ReportSink,

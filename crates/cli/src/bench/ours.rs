@@ -2,9 +2,21 @@
 //! is the hidden command `bench-worker`, which serves [`super::worker`]; this file only starts it.
 
 use super::{bounds::Medium, contender::*, worker::Subject};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
-use std::{any::Any, ffi::OsString};
+use paceline_job::Rank;
+use paceline_net::{
+    Buffer, Buffers, Coordinator, CoordinatorConfig, JoinConfig, Log, Operation, Secret, Worker,
+    WorkerConfig,
+    launch::{MeetingPoint, WorkerPlace, worker_environment},
+};
+use paceline_sync::collective::Collective;
+use std::{
+    any::Any,
+    ffi::OsString,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 /// The hidden command of one rank.
 pub const WORKER: &str = "bench-worker";
@@ -94,11 +106,97 @@ struct Coordinated {
     environments: Vec<Vec<(OsString, OsString)>>,
 }
 
-fn coordinate(_variant: Variant, _ranks: u32) -> Result<Coordinated> {
-    bail!("this build has no worker of ours yet; --only-peers measures the others");
+fn coordinate(variant: Variant, ranks: u32) -> Result<Coordinated> {
+    let secret = Secret::random()?;
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let size = ranks as usize;
+    let coordinator = Coordinator::start(CoordinatorConfig {
+        log: Log::silent(),
+        ..CoordinatorConfig::new(listen, size, secret.clone())
+    })?;
+    let environment = |rank: u32| {
+        let place =
+            WorkerPlace { rank: Rank(rank), size, local_rank: rank as usize, local_size: size };
+        let address = coordinator.address();
+        let meeting = MeetingPoint { master: address, coordinator: address, secret: &secret };
+        let mut variables = worker_environment(place, meeting);
+        if variant == Variant::TcpSealed {
+            variables.push(("PACELINE_ENCRYPT_ALWAYS".to_string(), "1".to_string()));
+        }
+        variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+    };
+    let environments = (0..ranks).map(environment).collect();
+    Ok(Coordinated { coordinator: Box::new(coordinator), environments })
 }
 
 /// The worker's side: joins the job that the environment names.
 pub fn join(variant: Variant) -> Result<Box<dyn Subject>> {
-    bail!("this build cannot join as {}", variant.name());
+    let transport = match variant {
+        Variant::Shm | Variant::Arena => paceline_net::Transport::Auto,
+        Variant::Tcp | Variant::TcpSealed => paceline_net::Transport::Tcp,
+    };
+    let joined = paceline_net::join(JoinConfig::from_env()?)?;
+    let worker = Worker::start(joined, WorkerConfig { transport, ..WorkerConfig::default() })?;
+    Ok(Box::new(Measured { worker, arena: variant == Variant::Arena, tensors: Vec::new() }))
+}
+
+/// A worker with the tensors that are being measured.
+struct Measured {
+    worker: Worker,
+    arena: bool,
+    tensors: Vec<(Arc<str>, Buffer<f32>)>,
+}
+
+impl Subject for Measured {
+    fn about(&self) -> String {
+        format!("paceline {}", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn place(&self) -> (u32, u32) {
+        (self.worker.rank().0, self.worker.size() as u32)
+    }
+
+    fn allocate(&mut self, lengths: &[usize]) -> Result<()> {
+        self.tensors.clear();
+        for (index, length) in lengths.iter().enumerate() {
+            let data = if self.arena {
+                self.worker.alloc(*length)?.into()
+            } else {
+                vec![0.0; *length].into()
+            };
+            self.tensors.push((format!("tensor {index}").into(), data));
+        }
+        Ok(())
+    }
+
+    fn buffers(&mut self) -> Vec<&mut [f32]> {
+        self.tensors.iter_mut().map(|(_, data)| &mut **data).collect()
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        Ok(self.worker.barrier("bench")?)
+    }
+
+    fn all_reduce(&mut self) -> Result<()> {
+        let operation = |name: &Arc<str>, data: &[f32]| {
+            Operation::new(name.clone(), Collective::AllReduce { len: data.len() as u64 })
+        };
+        if let [(name, data)] = &mut self.tensors[..] {
+            let operation = operation(name, data);
+            return Ok(self.worker.run_in_place(operation, data)?);
+        }
+        let pending = self
+            .tensors
+            .drain(..)
+            .map(|(name, data)| {
+                let operation = operation(&name, &data);
+                Ok((name, self.worker.start_with(operation, Buffers::InPlace(data))?))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        for (name, pending) in pending {
+            let Buffers::InPlace(data) = pending.wait()? else { unreachable!("started in place") };
+            self.tensors.push((name, data));
+        }
+        Ok(())
+    }
 }

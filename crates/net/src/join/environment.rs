@@ -3,6 +3,7 @@
 //! file a secret may be in). It opens no socket.
 
 use super::JoinConfig;
+use crate::handshake::Encryption;
 use crate::{
     coordinator::Log,
     error::{NetError, Result},
@@ -58,7 +59,7 @@ impl JoinConfig {
         config.hosting = (hosted && rank == Some(Rank(0))).then(Settings::default);
         config.interface = variables("PACELINE_INTERFACE");
         config.port_range = port_range(variables)?;
-        config.insecure = insecure(variables)?;
+        config.encryption = encryption(variables)?;
         config.host = variables("PACELINE_HOST");
         config.log = log;
         if let Some(connections) = number(variables, "PACELINE_CONNECTIONS")? {
@@ -213,13 +214,20 @@ fn port_range(variables: Variables<'_>) -> Result<Option<RangeInclusive<u16>>> {
 }
 
 /// Encryption is given up only in so many words.
-fn insecure(variables: Variables<'_>) -> Result<bool> {
-    let Some(text) = variables("PACELINE_INSECURE") else { return Ok(false) };
-    match text.trim().to_ascii_lowercase().as_str() {
-        "1" | "true" | "yes" => Ok(true),
-        "0" | "false" | "no" => Ok(false),
-        _ => Err(wrong("PACELINE_INSECURE", text, "is neither 1 nor 0".to_string())),
-    }
+fn encryption(variables: Variables<'_>) -> Result<Encryption> {
+    let said = |name: &'static str| match variables(name) {
+        None => Ok(false),
+        Some(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" => Ok(true),
+            "0" | "false" | "no" => Ok(false),
+            _ => Err(wrong(name, text, "is neither 1 nor 0".to_string())),
+        },
+    };
+    Ok(match (said("PACELINE_ENCRYPT_ALWAYS")?, said("PACELINE_INSECURE")?) {
+        (true, _) => Encryption::Always,
+        (false, true) => Encryption::Never,
+        (false, false) => Encryption::BetweenMachines,
+    })
 }
 
 fn join_host_port(host: &str, port: u16) -> String {
@@ -293,7 +301,7 @@ mod tests {
         assert_eq!((config.rank, config.size), (Some(Rank(3)), Some(4)));
         assert_eq!(config.interface.as_deref(), Some("eth1"));
         assert_eq!(config.port_range, Some(20_000..=20_100));
-        assert!(config.insecure);
+        assert_eq!(config.encryption, Encryption::Never);
         assert_eq!((config.connections, config.timeout), (2, Duration::from_secs(7)));
         assert!(config.hosting.is_none());
         let without_rank = read(&[("PACELINE_COORDINATOR", "head:4000"), ("RANK", "")]).unwrap();

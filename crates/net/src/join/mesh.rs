@@ -13,8 +13,8 @@ use crate::{
     },
     error::{NetError, Result},
     handshake::{
-        self, Acceptor, Connection, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Privacy, Purpose,
-        Terms,
+        self, Acceptor, Connection, Deadline, Encryption, HANDSHAKE_TIMEOUT, MessageChannel,
+        Privacy, Purpose, Terms,
     },
     secret::Secret,
 };
@@ -69,7 +69,7 @@ pub(super) fn connect_all(
     let (sender, events) = sync_channel(EVENTS);
     let host = Host {
         secret: config.secret.clone(),
-        insecure: config.insecure,
+        encryption: config.encryption,
         job: place.job.clone(),
         view: place.view.version,
         table: Mutex::new(Table::new(place.rank, size, per_peer)),
@@ -166,7 +166,7 @@ impl Table {
 /// The accepting side; called on a thread for each connection.
 struct Host {
     secret: Secret,
-    insecure: bool,
+    encryption: Encryption,
     job: JobId,
     view: paceline_job::ViewVersion,
     table: Mutex<Table>,
@@ -188,7 +188,7 @@ impl Host {
         let terms = Terms {
             secret: &self.secret,
             purpose: Purpose::Peer,
-            privacy: Privacy::for_stream(&stream, self.insecure)?,
+            privacy: Privacy::for_stream(&stream, self.encryption)?,
             timeout: HANDSHAKE_TIMEOUT,
         };
         let connection = handshake::respond(stream, terms)?;
@@ -231,7 +231,7 @@ impl Host {
 /// The connecting side.
 struct Guest {
     secret: Secret,
-    insecure: bool,
+    encryption: Encryption,
     job: JobId,
     view: View,
     rank: Rank,
@@ -243,7 +243,7 @@ impl Guest {
     fn new(place: &Place, config: &JoinConfig, deadline: Deadline) -> Arc<Guest> {
         Arc::new(Guest {
             secret: config.secret.clone(),
-            insecure: config.insecure,
+            encryption: config.encryption,
             job: place.job.clone(),
             view: place.view.clone(),
             rank: place.rank,
@@ -276,7 +276,7 @@ impl Guest {
         // The peer learns of the view when we do, and accepts from then on: it is never silent for
         // longer than it takes to join.
         let connection =
-            knock(&[address], &self.secret, Purpose::Peer, self.insecure, self.deadline)?;
+            knock(&[address], &self.secret, Purpose::Peer, self.encryption, self.deadline)?;
         let mut channel = MessageChannel::new(connection, INTRODUCTION_BYTES)?;
         let introduction =
             Introduction { job: self.job.clone(), view: self.view.version, rank: self.rank, index };
@@ -294,11 +294,11 @@ pub(super) fn knock(
     addresses: &[SocketAddr],
     secret: &Secret,
     purpose: Purpose,
-    insecure: bool,
+    encryption: Encryption,
     deadline: Deadline,
 ) -> Result<Connection> {
     loop {
-        match knock_once(addresses, secret, purpose, insecure, deadline) {
+        match knock_once(addresses, secret, purpose, encryption, deadline) {
             Err(error) if error.is_passing() && deadline.remaining() > RETRY_PAUSE => {
                 thread::sleep(RETRY_PAUSE);
             }
@@ -311,7 +311,7 @@ fn knock_once(
     addresses: &[SocketAddr],
     secret: &Secret,
     purpose: Purpose,
-    insecure: bool,
+    encryption: Encryption,
     deadline: Deadline,
 ) -> Result<Connection> {
     let mut last = None;
@@ -319,7 +319,7 @@ fn knock_once(
         let attempt = deadline.remaining().min(CONNECT_ATTEMPT).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(address, attempt) {
             Ok(stream) => {
-                let privacy = Privacy::for_stream(&stream, insecure)?;
+                let privacy = Privacy::for_stream(&stream, encryption)?;
                 // A coordinator that is up answers at once. A peer answers when it has the view.
                 let timeout = match purpose {
                     Purpose::Coordinator => deadline.remaining().min(HANDSHAKE_TIMEOUT),
