@@ -294,13 +294,8 @@ pub(super) fn receive_at(
     }
 }
 
-/// Whether a lane sends to or receives from a member at `pc` or later.
-pub(super) fn names(program: &dyn Program, lane: u32, pc: u32, member: Member) -> bool {
-    names_except(program, lane, pc, member, |_| false)
-}
-
-/// The same, except for receives whose message is here.
-pub(super) fn names_except(
+/// Whether a lane sends to a member at `pc` or later, or receives from it what is not here yet.
+pub(super) fn names(
     program: &dyn Program,
     lane: u32,
     pc: u32,

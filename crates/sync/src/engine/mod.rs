@@ -19,7 +19,7 @@ mod stall;
 use crate::{
     event::{Action, BufId, Event, OpError, OpId, Post, name_hash},
     frame::{Header, Kind, OpKey},
-    program::{Member, Program, REGISTERS, Site, Strategy},
+    program::{Member, Program, REGISTERS, Site, Slot, Strategy},
     resolver::Resolver,
     scheduler::Scheduler,
     slab::{Key, Slab},
@@ -65,6 +65,8 @@ pub struct Engine {
     last_posted: Arc<str>,
     /// Lost workers in the order they were lost, and how.
     lost: Vec<(Rank, String)>,
+    /// Workers that left in good order.
+    left: Vec<Rank>,
 }
 
 #[derive(Debug)]
@@ -196,6 +198,7 @@ impl Engine {
             aborted: VecDeque::new(),
             last_posted: "".into(),
             lost: Vec::new(),
+            left: Vec::new(),
         })
     }
 
@@ -324,17 +327,16 @@ impl Engine {
         for rank in self.wanted.remove(&key).unwrap_or_default() {
             self.control_frame(rank, Header::control(Kind::Notice, key), &[], out);
         }
-        // Before the messages that wait for it: they could finish it, or fail it a second time.
+        // Before the messages that wait for it: they could finish it, or fail it a second time. If it
+        // fails here, they are dropped.
         if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == key)
             && let Some((_, peer, reason)) = self.aborted.remove(at)
         {
             let name = self.last_posted.clone();
             self.fail(id, OpError::Aborted { name, peer, reason }, out);
         }
+        self.fail_without_gone(id, out);
         self.take_eager(now, id, key, out);
-        for (peer, reason) in self.lost.clone() {
-            self.fail_if_needed(id, peer, &reason, out);
-        }
     }
 
     fn remember_aborted(&mut self, key: OpKey, peer: Rank, reason: String) {
@@ -438,14 +440,14 @@ impl Engine {
     }
 
     fn peer_lost(&mut self, peer: Rank, reason: String, out: &mut Vec<Action>) {
-        if self.lost.iter().any(|(rank, _)| *rank == peer) {
+        if self.is_gone(peer) {
             return;
         }
         self.lost.push((peer, reason.clone()));
         self.forget_transfers(peer, out);
         // Others may hear of us leaving before they hear of it: tell them who was first.
         for other in (0..self.view.size() as u32).map(Rank) {
-            if other != self.rank && self.lost.iter().all(|(rank, _)| *rank != other) {
+            if other != self.rank && !self.is_gone(other) {
                 let header = Header {
                     chunk: peer.0,
                     ..Header::control(Kind::Lost, crate::event::no_key(self.view.version))
@@ -474,58 +476,89 @@ impl Engine {
             .collect()
     }
 
-    /// A worker that left has finished what it took part in, or it would not have left; what still
-    /// needs it never had it.
+    /// Whether frames to a worker go nowhere.
+    fn is_gone(&self, peer: Rank) -> bool {
+        self.left.contains(&peer) || self.lost.iter().any(|(rank, _)| *rank == peer)
+    }
+
+    /// A worker that left has finished what it took part in, or it would not have left: what was sent
+    /// to it has reached it, and what still needs it never had it.
     fn peer_left(&mut self, peer: Rank, out: &mut Vec<Action>) {
-        if self.lost.iter().any(|(rank, _)| *rank == peer) {
+        if self.is_gone(peer) {
             return;
         }
-        let reason = "it left the job".to_string();
-        self.lost.push((peer, reason.clone()));
+        self.left.push(peer);
+        for token in self.sends_to(peer) {
+            self.delivered(token, out);
+        }
         for id in self.concerned(peer) {
-            self.fail_if_needed(id, peer, &reason, out);
+            self.fail_if_needed(id, peer, out);
         }
     }
 
-    /// Fail an operation if what is left of it here needs a worker that is gone.
-    fn fail_if_needed(&mut self, id: OpId, peer: Rank, reason: &str, out: &mut Vec<Action>) {
-        if self.ops[id.0 as usize].as_ref().is_some_and(|op| op.error.is_none())
-            && self.needs(id, peer)
-        {
-            let (name, reason) = (self.op(id).post.name.clone(), reason.to_string());
-            self.fail(id, OpError::PeerLost { name, peer, reason }, out);
+    /// A tensor posted now can need workers that are gone. One that was lost may have left any member
+    /// without something, so it fails what it was to take part in, as it does with what it interrupts.
+    fn fail_without_gone(&mut self, id: OpId, out: &mut Vec<Action>) {
+        if self.lost.is_empty() && self.left.is_empty() {
+            return;
+        }
+        let Some(op) = &self.ops[id.0 as usize] else { return };
+        let name = op.post.name.clone();
+        let members: Vec<Rank> = self.members(id).collect();
+        if let Some((peer, reason)) = self.lost.iter().find(|(rank, _)| members.contains(rank)) {
+            let (peer, reason) = (*peer, reason.clone());
+            return self.fail(id, OpError::PeerLost { name, peer, reason }, out);
+        }
+        for peer in self.left.clone() {
+            self.fail_if_needed(id, peer, out);
         }
     }
 
-    /// Whether any instruction still to come names the worker, or a send to it waits.
+    /// Fail an operation if what is to come of it here needs a worker that left. Others may not need
+    /// that worker, but us: they are told.
+    fn fail_if_needed(&mut self, id: OpId, peer: Rank, out: &mut Vec<Action>) {
+        let live = self.ops[id.0 as usize].as_ref().is_some_and(|op| op.error.is_none());
+        if live && self.needs(id, peer) {
+            let (name, reason) = (self.op(id).post.name.clone(), "it left the job".to_string());
+            self.abort(id, OpError::PeerLost { name, peer, reason }, out);
+        }
+    }
+
+    /// Whether any instruction to come names the worker, other than receives of what is here already,
+    /// or a send to it waits.
     fn needs(&self, id: OpId, peer: Rank) -> bool {
         let op = self.ops[id.0 as usize].as_ref().expect("asked about live operations only");
         let Some(member) = self.members(id).position(|rank| rank == peer) else { return false };
-        let member = member as u32;
-        let waits = |sending: &Sending| sending.op == id && sending.to == peer;
-        if self.sending.iter().any(|(_, sending)| waits(sending))
-            || self.peers.blocked(peer).any(|blocked| blocked.op == id)
-        {
+        let member = member as Member;
+        if self.peers.blocked(peer).any(|blocked| blocked.op == id) {
             return true;
         }
+        let early = self.eager.get(&op.key).map_or(&[][..], Vec::as_slice);
         op.chunks.iter().enumerate().any(|(index, slot)| match slot {
             ChunkSlot::Done => false,
             ChunkSlot::Waiting => {
+                let index = index as u32;
                 let program = op.post.collective.program(
                     &op.site,
                     &op.strategy,
-                    index as u32,
+                    index,
                     op.partition_elements,
                 );
-                (0..program.lanes()).any(|lane| lanes::names(&*program, lane, 0, member))
+                (0..program.lanes()).any(|lane| {
+                    let here = |pc: u32| {
+                        let slot = Slot { lane, pc };
+                        early.iter().any(|message| message.is_for(peer, index, slot))
+                    };
+                    lanes::names(&*program, lane, 0, member, here)
+                })
             }
             ChunkSlot::Running(chunk) => self.chunks.get(*chunk).is_some_and(|chunk| {
                 chunk.lanes.iter().enumerate().any(|(at, lane)| {
                     let held = |pc: u32| lane.held.iter().any(|(held, _)| *held == pc);
-                    // Its last message may be here already: in hand, or waiting for its turn.
+                    // What the driver has in hand is here.
                     let busy = matches!(lane.state, LaneState::Busy { .. });
                     let first = lane.pc + u32::from(busy);
-                    lanes::names_except(&*chunk.program, at as u32, first, member, held)
+                    lanes::names(&*chunk.program, at as u32, first, member, held)
                 })
             }),
         })

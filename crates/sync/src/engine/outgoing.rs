@@ -219,7 +219,7 @@ impl Engine {
         payload: &[u8],
         out: &mut Vec<Action>,
     ) {
-        if self.lost.iter().any(|(rank, _)| *rank == to) {
+        if self.is_gone(to) {
             return;
         }
         let payload = &payload[..payload.len().min(MAX_CONTROL_BYTES as usize)];
@@ -233,14 +233,15 @@ impl Engine {
         });
     }
 
+    /// Frames that the transport has for a worker.
+    pub(super) fn sends_to(&self, peer: Rank) -> Vec<Key> {
+        let sends = self.sending.iter().filter(|(_, sending)| sending.to == peer);
+        sends.map(|(token, _)| token).collect()
+    }
+
     /// What was on the way to or from a lost worker is gone: give back what it held.
     pub(super) fn forget_transfers(&mut self, peer: Rank, out: &mut Vec<Action>) {
-        let sends: Vec<Key> = self
-            .sending
-            .iter()
-            .filter(|(_, sending)| sending.to == peer)
-            .map(|(token, _)| token)
-            .collect();
+        let sends = self.sends_to(peer);
         let blocked = std::mem::take(&mut self.peers.of(peer).blocked);
         let mut scratch: Vec<BufId> =
             blocked.into_iter().filter_map(|b| b.sending.scratch).collect();

@@ -5,6 +5,7 @@ use super::{ChunkSlot, Engine, LaneState, lanes::receive_at};
 use crate::{
     event::{Action, BufId, OpError, OpId, Placement},
     frame::{Header, Kind, OpKey},
+    program::Slot,
     slab::Key,
 };
 use paceline_job::{Rank, Time};
@@ -33,6 +34,12 @@ pub(super) struct Eager {
     from: Rank,
     header: Header,
     buf: BufId,
+}
+
+impl Eager {
+    pub(super) fn is_for(&self, from: Rank, chunk: u32, slot: Slot) -> bool {
+        self.from == from && self.header.chunk == chunk && self.header.slot == slot
+    }
 }
 
 impl Engine {
@@ -344,8 +351,7 @@ impl Engine {
             },
             Kind::Lost => {
                 let peer = Rank(header.chunk);
-                let known = self.lost.iter().any(|(rank, _)| *rank == peer);
-                if peer != self.rank && peer.index() < self.view.size() && !known {
+                if peer != self.rank && peer.index() < self.view.size() && !self.is_gone(peer) {
                     // Not lost yet: the driver still reads and writes for it, until it has closed.
                     let reason = format!("{}, says worker {from}", text());
                     out.push(Action::Close { peer, reason });
