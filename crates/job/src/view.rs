@@ -2,7 +2,7 @@
 
 use crate::ByteSize;
 use serde::{Deserialize, Serialize};
-use std::{fmt, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
 /// A worker's place in the current view.
 #[derive(
@@ -77,14 +77,11 @@ impl View {
 
     /// For each rank the index of its host, hosts numbered in the order they first appear.
     pub fn host_indices(&self) -> Vec<u32> {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashMap<&str, u32> = HashMap::new();
         let mut indices = Vec::with_capacity(self.workers.len());
         for worker in &self.workers {
-            let index = seen.iter().position(|host| *host == worker.host).unwrap_or_else(|| {
-                seen.push(&worker.host);
-                seen.len() - 1
-            });
-            indices.push(index as u32);
+            let next = seen.len() as u32;
+            indices.push(*seen.entry(&worker.host).or_insert(next));
         }
         indices
     }
