@@ -223,7 +223,7 @@ impl Memory for Contents {
     fn begin_place(&mut self, rank: Rank, placement: Placement, Parcel(payload): Parcel) -> Task {
         let (into, result, reads) = match placement {
             Placement::Straight(into) => (into, payload, Vec::new()),
-            Placement::Hold(buf) => (Loc::Buf(buf, 0), payload, Vec::new()),
+            Placement::Hold(buf) | Placement::Stow(buf) => (Loc::Buf(buf, 0), payload, Vec::new()),
             Placement::Combine { landing, with, into, recipe } => {
                 if matches!(into, Loc::Buf(buf, _) if buf != landing) {
                     self.blame(rank, format!("{placement:?} lands elsewhere than in its result"));

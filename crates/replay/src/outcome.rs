@@ -11,6 +11,9 @@ use std::sync::Arc;
 pub enum Fault {
     /// A worker dies: its connections vanish, and its peers hear of it a latency later.
     Crash(Rank),
+    /// A worker leaves in good order: what it sent still arrives, and then its peers hear of it. It
+    /// should have nothing left to do, or others wait for it in vain.
+    Leave(Rank),
     /// Two workers lose each other, and hear of it a latency later.
     Sever(Rank, Rank),
     /// A link carries this much from now on.

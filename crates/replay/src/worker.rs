@@ -43,7 +43,6 @@ pub(crate) struct Worker<M: Memory> {
     thread_free_at: u64,
     /// When its engine is to be told that time passed.
     pub tick_at: u64,
-    pub alive: bool,
 }
 
 impl<M: Memory> Worker<M> {
@@ -54,7 +53,6 @@ impl<M: Memory> Worker<M> {
             thread: VecDeque::new(),
             thread_free_at: 0,
             tick_at: u64::MAX,
-            alive: true,
         }
     }
 
@@ -117,7 +115,6 @@ impl<M: Memory> Worker<M> {
 
     /// The worker is dead.
     pub(crate) fn die(&mut self) {
-        self.alive = false;
         self.tick_at = u64::MAX;
         self.hands = VecDeque::new();
         self.thread = VecDeque::new();

@@ -7,6 +7,7 @@ use paceline_job::{Rank, Time};
 use paceline_replay::{Fault, LinkName, Random};
 use paceline_sync::event::{OpError, OpId};
 use scenario::{Scenario, under_seeds};
+use std::time::Duration;
 
 /// Run a scenario with faults; `gone` are the workers that others may lose.
 fn survive(
@@ -104,6 +105,42 @@ fn two_workers_that_lose_each_other_are_lost_to_all() {
             let everybody = (0..size).map(Rank).collect();
             (vec![Fault::Sever(Rank(one), Rank(other))], everybody)
         })
+    });
+}
+
+#[test]
+fn whoever_leaves_after_its_last_operation_costs_nobody_theirs() {
+    under_seeds(700, |seed| {
+        let mut random = Random::new(seed);
+        let size = 2 + random.below(7) as u32;
+        let mut scenario = Scenario::draw(&mut random, size);
+        // A thread that leaves has sent everything: frames that wait for it would never go.
+        scenario.config.worker.per_frame = Duration::ZERO;
+        let mut left_to_do = vec![0; size as usize];
+        for (_, rank, _) in &scenario.posts {
+            left_to_do[rank.index()] += 1;
+        }
+        let mut cluster = scenario.cluster();
+        scenario.post_all(&mut cluster);
+        let mut finishes = Vec::new();
+        cluster.run_with(|cluster, finish| {
+            let left_to_do = &mut left_to_do[finish.rank.index()];
+            *left_to_do -= 1;
+            if *left_to_do == 0 {
+                let leave = Fault::Leave(finish.rank);
+                cluster.inject(cluster.now(), leave).expect("the worker exists");
+            }
+            finishes.push(finish);
+        });
+        let outcome = cluster.outcome(finishes);
+        let complete = outcome.finishes.len() == scenario.posts.len();
+        let failed = outcome.finishes.iter().find(|finish| finish.result.is_err());
+        match (complete, failed) {
+            (true, None) if cluster.memory().violations().is_empty() => Ok(()),
+            _ => {
+                Err(format!("{failed:?}, {:?}, {:?}", outcome.stuck, cluster.memory().violations()))
+            }
+        }
     });
 }
 

@@ -58,8 +58,16 @@ impl<M: Memory> Cluster<M> {
     }
 
     fn receive(&mut self, from: u32, to: u32, frame: Frame<M::Parcel>) {
+        if !self.alive[to as usize] {
+            return;
+        }
         let Frame { header, body, first_byte_at, .. } = frame;
         match body {
+            Body::Goodbye => {
+                // Frames before it have arrived, and the engine has to know by now.
+                self.follow_prompts();
+                self.handle(to, Event::PeerLeft { peer: Rank(from) });
+            }
             Body::Control(payload) => {
                 self.handle(to, Event::Control { from: Rank(from), header, payload });
             }
@@ -68,10 +76,7 @@ impl<M: Memory> Cluster<M> {
                 let bytes = header.payload_bytes() as u64;
                 self.arriving = Some(Arriving { from, first_byte_at, bytes, parcel });
                 self.handle(to, Event::Incoming { from: Rank(from), header });
-                debug_assert!(
-                    self.arriving.is_none() || !self.workers[to as usize].alive,
-                    "an engine says where a data frame goes"
-                );
+                debug_assert!(self.arriving.is_none(), "an engine says where a data frame goes");
             }
         }
     }
@@ -106,7 +111,7 @@ impl<M: Memory> Cluster<M> {
     }
 
     pub(super) fn handle(&mut self, rank: u32, event: Event) {
-        if !self.workers[rank as usize].alive {
+        if !self.alive[rank as usize] {
             return;
         }
         self.events += 1;

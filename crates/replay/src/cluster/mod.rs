@@ -60,6 +60,8 @@ pub struct Cluster<M: Memory = Weightless> {
     last_event: Time,
     engines: Vec<Engine>,
     workers: Vec<Worker<M>>,
+    /// Apart from the workers, because it is asked at every event.
+    alive: Vec<bool>,
     network: Network<M::Parcel>,
     memory: M,
     timeline: Timeline,
@@ -120,6 +122,7 @@ impl<M: Memory> Cluster<M> {
             last_event: Time::ZERO,
             engines,
             workers: (0..size).map(|_| Worker::new()).collect(),
+            alive: vec![true; size],
             network,
             memory,
             timeline: Timeline::default(),
@@ -169,7 +172,7 @@ impl<M: Memory> Cluster<M> {
     /// Have something go wrong, now or later.
     pub fn inject(&mut self, at: Time, fault: Fault) -> Result<(), ReplayError> {
         match fault {
-            Fault::Crash(rank) => self.known(rank)?,
+            Fault::Crash(rank) | Fault::Leave(rank) => self.known(rank)?,
             Fault::Sever(one, other) => {
                 self.known(one)?;
                 self.known(other)?;

@@ -2,9 +2,16 @@
 //! itself. It tells engines; what they answer is carried out next door.
 
 use super::{Cluster, SCRIPT, TICK};
-use crate::{memory::Memory, outcome::Fault};
+use crate::{
+    memory::Memory,
+    network::{Body, Frame},
+    outcome::Fault,
+};
 use paceline_job::{Rank, Time, View};
-use paceline_sync::event::{Event, Post};
+use paceline_sync::{
+    event::{Event, Post},
+    frame::{Header, Kind, OpKey},
+};
 use std::{sync::Arc, time::Duration};
 
 /// Something that was said to happen at a time.
@@ -36,7 +43,7 @@ impl<M: Memory> Cluster<M> {
         self.free_lines.push(line);
         match scripted {
             Scripted::Post(rank, post) => {
-                if !self.workers[rank.index()].alive {
+                if !self.alive[rank.index()] {
                     return;
                 }
                 let place = post.op.0 as usize;
@@ -66,13 +73,24 @@ impl<M: Memory> Cluster<M> {
     fn suffer(&mut self, fault: Fault) {
         match fault {
             Fault::Crash(rank) => {
-                if !std::mem::replace(&mut self.workers[rank.index()].alive, false) {
+                if !std::mem::replace(&mut self.alive[rank.index()], false) {
                     return;
                 }
                 self.workers[rank.index()].die();
                 self.unfinished[rank.index()].clear();
                 for peer in (0..self.engines.len() as u32).filter(|peer| *peer != rank.0) {
                     self.part(rank.0, peer, "its connection closed");
+                }
+            }
+            Fault::Leave(rank) => {
+                if !std::mem::replace(&mut self.alive[rank.index()], false) {
+                    return;
+                }
+                self.unfinished[rank.index()].clear();
+                for peer in (0..self.engines.len() as u32).filter(|peer| *peer != rank.0) {
+                    let key = OpKey { name: 0, uses: 0, view: self.engines[0].view().version };
+                    let frame = Frame::new(Header::control(Kind::Goodbye, key), Body::Goodbye);
+                    self.network.send(self.now, rank.0, peer, frame, &mut self.timeline);
                 }
             }
             Fault::Sever(one, other) => self.part(one.0, other.0, "its connection broke"),
@@ -105,7 +123,7 @@ impl<M: Memory> Cluster<M> {
 
     fn set_tick(&mut self, rank: u32, at: Time) {
         let worker = &mut self.workers[rank as usize];
-        if worker.alive && at.0 < worker.tick_at {
+        if self.alive[rank as usize] && at.0 < worker.tick_at {
             worker.tick_at = at.0;
             self.timeline.push(at, TICK | rank);
         }

@@ -20,6 +20,8 @@ pub(crate) enum Body<P> {
     Data { token: Key, parcel: P },
     /// A control frame's own bytes.
     Control(Box<[u8]>),
+    /// The last frame of a worker that leaves; it passes nothing, and nothing passes it.
+    Goodbye,
 }
 
 /// A frame between two workers.
@@ -40,41 +42,50 @@ impl<P> Frame<P> {
         Frame { header, body, first_byte_at: 0, end: 0, arrival: 0 }
     }
 
+    fn is_last(&self) -> bool {
+        matches!(self.body, Body::Goodbye)
+    }
+
     fn bytes(&self) -> u64 {
         (HEADER_BYTES + self.header.payload_bytes()) as u64
     }
 }
 
 /// See the file's first paragraph. Its queues hold what is on the way, and no more.
+///
+/// Laid out as written: what each frame touches comes first and fills two cache lines, because a large
+/// cluster's connections do not fit into a near cache, and each is touched in turn.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Connection<P> {
+    /// Committed frames, in stream order. The first `flying` have left the wire and not arrived.
+    stream: VecDeque<Frame<P>>,
+    flying: u32,
     pub from: u32,
     pub to: u32,
-    pub latency: u64,
-    pub path: Path,
     /// Whether frames pass; once closed, for good.
     pub open: bool,
-    /// Whether it is entered in its links.
-    pub active: bool,
+    /// Whether it is entered in its links. One that has them for itself stays entered when it has
+    /// nothing to send, until somebody else comes.
+    pub entered: bool,
     /// Whether it shares no link. Then nobody waits for its end, and no timer is set for it.
     pub alone: bool,
-    /// Bytes per nanosecond.
-    pub rate: f64,
+    /// Whether the last committed frame is delivered. Nothing waits below while it is.
+    tail_delivered: bool,
+    committed: u64,
     /// When the earliest timer set for it goes off.
     pub armed: u64,
+    /// Bytes per nanosecond.
+    pub rate: f64,
     /// The stream's position at a time, from which rate tells any later one. Fractions of a nanosecond
     /// are kept, or a thousand small frames would lose half a microsecond.
     anchor_time: f64,
     anchor_position: f64,
-    /// Committed frames, in stream order. The first `flying` have left the wire and not arrived.
-    stream: VecDeque<Frame<P>>,
-    flying: usize,
-    committed: u64,
-    /// Whether the last committed frame is delivered. Nothing waits below while it is.
-    tail_delivered: bool,
+    pub latency: u64,
+    last_arrival: u64,
+    pub path: Path,
     waiting_control: VecDeque<Frame<P>>,
     waiting_data: VecDeque<Frame<P>>,
-    last_arrival: u64,
 }
 
 /// What the stream does next, by itself.
@@ -104,7 +115,7 @@ impl<P> Connection<P> {
             latency,
             path,
             open: true,
-            active: false,
+            entered: false,
             alone: false,
             rate: 0.0,
             armed: u64::MAX,
@@ -122,11 +133,11 @@ impl<P> Connection<P> {
 
     /// Whether bytes are left to send.
     pub(super) fn has_unsent(&self) -> bool {
-        self.flying < self.stream.len()
+        (self.flying as usize) < self.stream.len()
     }
 
     fn next_milestone(&self, queue_bytes: u64) -> Option<(f64, Milestone)> {
-        let head = self.stream.get(self.flying)?.end;
+        let head = self.stream.get(self.flying as usize)?.end;
         let accepted = self.committed.saturating_sub(queue_bytes);
         let (position, milestone) = if !self.tail_delivered && accepted <= head {
             (accepted, Milestone::TailDelivered)
@@ -166,7 +177,7 @@ impl<P> Connection<P> {
                     self.commit_waiting(around);
                 }
                 Milestone::HeadLeft => {
-                    let head = &mut self.stream[self.flying];
+                    let head = &mut self.stream[self.flying as usize];
                     self.anchor_position = head.end as f64;
                     let late =
                         if around.jitter == 0 { 0 } else { around.random.below(around.jitter) };
@@ -174,7 +185,7 @@ impl<P> Connection<P> {
                     self.last_arrival = self.last_arrival.max(arrival);
                     head.arrival = self.last_arrival;
                     self.flying += 1;
-                    if let Some(head) = self.stream.get_mut(self.flying) {
+                    if let Some(head) = self.stream.get_mut(self.flying as usize) {
                         head.first_byte_at = time as u64 + self.latency;
                     }
                 }
@@ -192,7 +203,7 @@ impl<P> Connection<P> {
         self.rate = rate;
     }
 
-    /// Take a frame to send. The caller has caught up, and makes the connection active after it.
+    /// Take a frame to send. The caller has caught up, and enters the connection in its links after it.
     pub(super) fn enqueue(&mut self, now: u64, mut frame: Frame<P>, around: &mut Surroundings) {
         if !self.has_unsent() {
             self.anchor_time = self.anchor_time.max(now as f64);
@@ -201,7 +212,7 @@ impl<P> Connection<P> {
         }
         if !self.tail_delivered {
             match frame.body {
-                Body::Data { .. } => self.waiting_data.push_back(frame),
+                Body::Data { .. } | Body::Goodbye => self.waiting_data.push_back(frame),
                 Body::Control(_) => self.waiting_control.push_back(frame),
             }
             return;
@@ -227,7 +238,9 @@ impl<P> Connection<P> {
             let frame = match self.waiting_control.pop_front() {
                 Some(frame) => Some(frame),
                 None if around.overtaking => {
-                    let place = around.random.below(self.waiting_data.len() as u64);
+                    let last = self.waiting_data.back().is_some_and(|frame| frame.is_last());
+                    let movable = self.waiting_data.len() - usize::from(last);
+                    let place = around.random.below(movable as u64);
                     self.waiting_data.remove(place as usize)
                 }
                 None => self.waiting_data.pop_front(),

@@ -40,6 +40,8 @@ pub(crate) struct Network<P> {
     connections: Vec<Connection<P>>,
     /// For each sender its receivers, sorted, and the connections to them.
     peers: Vec<Vec<(u32, u32)>>,
+    /// The entry of `peers` that each sender used last: most have one favourite.
+    favourites: Vec<(u32, u32)>,
     /// Pairs, smaller rank first, that are not joined any more.
     severed: FxHashSet<(u32, u32)>,
     random: Random,
@@ -148,6 +150,7 @@ impl<P> Network<P> {
         };
         Ok(Network {
             peers: vec![Vec::new(); view.size()],
+            favourites: vec![(u32::MAX, 0); view.size()],
             config,
             places,
             links,
@@ -177,7 +180,7 @@ impl<P> Network<P> {
         self.catch_up(now, index);
         let (connection, mut around) = self.parts(index);
         connection.enqueue(now.0, frame, &mut around);
-        self.activate(now, index);
+        self.enter(now, index);
         self.arm(index, timeline);
     }
 
@@ -219,12 +222,13 @@ impl<P> Network<P> {
             for (index, share) in shares.drain(..) {
                 self.catch_up(now, index);
                 let connection = &mut self.connections[index as usize];
-                if !connection.active {
-                    continue;
-                }
                 connection.set_rate(now.0, share);
                 connection.alone = false;
-                self.arm(index, timeline);
+                if connection.has_unsent() {
+                    self.arm(index, timeline);
+                } else {
+                    self.leave(index);
+                }
             }
             self.shares = shares;
         }
@@ -266,12 +270,22 @@ impl<P> Network<P> {
             };
             let index = self.peers[from as usize][place].1;
             self.connections[index as usize].close();
-            self.deactivate(index);
+            self.leave(index);
         }
         true
     }
 
     fn connection(&mut self, from: u32, to: u32) -> Option<u32> {
+        let (favourite, index) = self.favourites[from as usize];
+        if favourite == to {
+            return self.connections[index as usize].open.then_some(index);
+        }
+        let index = self.find_connection(from, to)?;
+        self.favourites[from as usize] = (to, index);
+        Some(index)
+    }
+
+    fn find_connection(&mut self, from: u32, to: u32) -> Option<u32> {
         let peers = &self.peers[from as usize];
         match peers.binary_search_by_key(&to, |peer| peer.0) {
             Ok(place) => {
@@ -300,38 +314,42 @@ impl<P> Network<P> {
         (&mut self.connections[index as usize], around)
     }
 
-    /// Bring a connection to `now`; it leaves its links when nothing is left to send.
+    /// Bring a connection to `now`. When nothing is left to send, it leaves links that it shares.
     fn catch_up(&mut self, now: Time, index: u32) {
         let (connection, mut around) = self.parts(index);
         connection.catch_up(now.0, &mut around);
-        if connection.active && !connection.has_unsent() {
-            self.deactivate(index);
+        if connection.entered && !connection.alone && !connection.has_unsent() {
+            self.leave(index);
         }
     }
 
-    fn activate(&mut self, now: Time, index: u32) {
+    /// Enter a connection that has something to send in its links.
+    fn enter(&mut self, now: Time, index: u32) {
         let connection = &self.connections[index as usize];
-        if connection.active || !connection.has_unsent() {
+        if connection.entered || !connection.has_unsent() {
             return;
         }
-        // A flow that has its links for itself sets no timer for its end: see whether it has come.
+        // Whoever has a link for itself does not say when it is done: look.
         let path = connection.path;
         for link in path.links() {
             if let [other] = self.links.all[*link as usize].flows[..] {
                 self.catch_up(now, other);
+                if !self.connections[other as usize].has_unsent() {
+                    self.leave(other);
+                }
             }
         }
         let alone = self.links.join(&mut self.connections, index);
         let share = if alone { self.links.narrowest(&path) } else { 0.0 };
         let connection = &mut self.connections[index as usize];
-        connection.active = true;
+        connection.entered = true;
         connection.alone = alone;
         connection.rate = share;
     }
 
-    fn deactivate(&mut self, index: u32) {
+    fn leave(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
-        if std::mem::replace(&mut connection.active, false) {
+        if std::mem::replace(&mut connection.entered, false) {
             connection.rate = 0.0;
             self.links.leave(&mut self.connections, index);
         }
