@@ -1,7 +1,10 @@
 //! Running programs: each lane goes as far as it can, in order, and waits for a message, a delivery
 //! or the driver's hands.
 
-use super::{Chunk, ChunkSlot, Engine, Lane, LaneState};
+use super::{
+    Engine,
+    chunk::{Chunk, ChunkSlot, LaneState, Lanes},
+};
 use crate::{
     event::{Action, BufId, Loc, OpId, Recipe, Work},
     program::{Dest, Instr, Member, Program, Source},
@@ -28,15 +31,7 @@ impl Engine {
         let chunk = Chunk {
             op: id,
             index,
-            lanes: (0..lanes)
-                .map(|_| Lane {
-                    pc: 0,
-                    registers: Default::default(),
-                    state: LaneState::Idle,
-                    own_undelivered: 0,
-                    held: Vec::new(),
-                })
-                .collect(),
+            lanes: Lanes::new(lanes),
             unfinished_lanes: lanes,
             undelivered: 0,
             program,
@@ -252,7 +247,7 @@ impl Engine {
         let Some(chunk) = self.chunks.get_mut(key) else { return };
         let mut scratch = Vec::new();
         let mut busy = false;
-        for lane in &mut chunk.lanes {
+        for lane in chunk.lanes.iter_mut() {
             scratch.extend(lane.held.drain(..).map(|(_, buf)| buf));
             if matches!(lane.state, LaneState::Busy { .. }) {
                 // A register may be what the driver combines with.

@@ -3,12 +3,15 @@
 //! Events go in, actions come out ([`crate::event`]); time is an argument. It owns no memory of
 //! tensors, no socket, no clock and no thread, so that the same object runs a real worker and a
 //! worker in virtual time. The rooms: `lanes` runs programs, `receive` decides where arriving bytes
-//! go, `outgoing` decides whether departing ones may go, `stall` watches for lack of progress.
+//! go, `outgoing` decides whether departing ones may go, `departure` deals with workers that are gone,
+//! `stall` watches for lack of progress.
 //!
 //! Bounds: scratch that waits for its turn is at most one message per receive instruction of the
 //! chunks in progress; eager scratch is at most `eager` bytes per peer; names are kept for as long as
 //! the engine lives, so a job should reuse them (the use count tells uses apart).
 
+mod chunk;
+mod departure;
 mod lanes;
 mod outgoing;
 mod peers;
@@ -17,14 +20,15 @@ mod scratch;
 mod stall;
 
 use crate::{
-    event::{Action, BufId, Event, OpError, OpId, Post, name_hash},
+    event::{Action, Event, OpError, OpId, Post, name_hash},
     frame::{Header, Kind, OpKey},
-    program::{Member, Program, REGISTERS, Site, Slot, Strategy},
+    program::{Member, Site, Strategy},
     resolver::Resolver,
     scheduler::Scheduler,
     slab::{Key, Slab},
     strategy::UnknownStrategy,
 };
+use chunk::{Chunk, ChunkSlot};
 use outgoing::Sending;
 use paceline_job::{Rank, Time, View};
 use peers::Peers;
@@ -75,31 +79,34 @@ struct NameUse {
     uses: u32,
 }
 
+/// Laid out as written: what every message asks comes first, and fills two cache lines. In virtual time
+/// thousands of engines take turns, and each finds its memory in a far cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Op {
-    post: Post,
+    chunks: Vec<ChunkSlot>,
     key: OpKey,
+    /// Elements as told to peers.
+    told_elements: u64,
+    last_progress: Time,
+    error: Option<Arc<OpError>>,
+    signature: u32,
+    /// Sends, receives and local work that a driver has in hand: memory is not ours to give back before.
+    in_hand: u32,
+    unfinished: u32,
+    /// First chunk that the scheduler has not looked at.
+    next_chunk: u32,
+    /// Members that said they have posted it.
+    noticed: MemberSet,
+    /// The scheduler's name for it; unlike its id it is never reused.
+    ticket: u64,
+    post: Post,
     site: Site,
     strategy: Arc<dyn Strategy>,
     partition_elements: u64,
-    signature: u32,
-    /// Elements as told to peers.
-    told_elements: u64,
-    chunks: Vec<ChunkSlot>,
-    /// The scheduler's name for it; unlike its id it is never reused.
-    ticket: u64,
-    /// First chunk that the scheduler has not looked at.
-    next_chunk: u32,
-    unfinished: u32,
-    /// Sends, receives and local work that a driver has in hand: memory is not ours to give back before.
-    in_hand: u32,
-    /// Members that said they have posted it.
-    noticed: MemberSet,
-    /// Members that were asked to say so.
+    /// Members that were asked to say that they have posted it.
     asked: MemberSet,
-    last_progress: Time,
     stall: Stall,
-    error: Option<Arc<OpError>>,
 }
 
 /// A few members of a group, sorted: mostly none, and then asking touches no memory.
@@ -119,47 +126,6 @@ impl MemberSet {
         }
         place.is_err()
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum ChunkSlot {
-    Waiting,
-    Running(Key),
-    Done,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    op: OpId,
-    index: u32,
-    program: Box<dyn Program>,
-    lanes: Vec<Lane>,
-    unfinished_lanes: u32,
-    undelivered: u32,
-}
-
-#[derive(Debug)]
-struct Lane {
-    pc: u32,
-    registers: [Option<BufId>; REGISTERS],
-    state: LaneState,
-    /// Sends from the caller's input that are not delivered: its range must not be overwritten yet.
-    own_undelivered: u32,
-    /// Messages whose turn has not come: at most one per receive instruction.
-    held: Vec<(u32, BufId)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LaneState {
-    /// Waits for a message, or for a delivery.
-    Idle,
-    /// The driver is moving or combining bytes for the instruction at `pc`. The scratch is what to
-    /// free, and what becomes the register, when it is done.
-    Busy {
-        consumed: Option<BufId>,
-        produced: Option<BufId>,
-    },
-    Finished,
 }
 
 /// Counters for metrics and tests.
@@ -437,131 +403,6 @@ impl Engine {
             Some(ranks) => ranks.to_vec(),
         };
         ranks.into_iter()
-    }
-
-    fn peer_lost(&mut self, peer: Rank, reason: String, out: &mut Vec<Action>) {
-        if self.is_gone(peer) {
-            return;
-        }
-        self.lost.push((peer, reason.clone()));
-        self.forget_transfers(peer, out);
-        // Others may hear of us leaving before they hear of it: tell them who was first.
-        for other in (0..self.view.size() as u32).map(Rank) {
-            if other != self.rank && !self.is_gone(other) {
-                let header = Header {
-                    chunk: peer.0,
-                    ..Header::control(Kind::Lost, crate::event::no_key(self.view.version))
-                };
-                self.control_frame(other, header, reason.as_bytes(), out);
-            }
-        }
-        for id in self.concerned(peer) {
-            let op = self.op(id);
-            if op.error.is_some() {
-                // It failed before; the transfers just forgotten may have been its last.
-                self.finish(id, out);
-                continue;
-            }
-            let name = op.post.name.clone();
-            self.fail(id, OpError::PeerLost { name, peer, reason: reason.clone() }, out);
-        }
-    }
-
-    /// Operations in progress that a worker takes part in.
-    fn concerned(&self, peer: Rank) -> Vec<OpId> {
-        (0..self.ops.len() as u32)
-            .map(OpId)
-            .filter(|id| self.ops[id.0 as usize].is_some())
-            .filter(|id| self.members(*id).any(|rank| rank == peer))
-            .collect()
-    }
-
-    /// Whether frames to a worker go nowhere.
-    fn is_gone(&self, peer: Rank) -> bool {
-        self.left.contains(&peer) || self.lost.iter().any(|(rank, _)| *rank == peer)
-    }
-
-    /// A worker that left has finished what it took part in, or it would not have left: what was sent
-    /// to it has reached it, and what still needs it never had it.
-    fn peer_left(&mut self, peer: Rank, out: &mut Vec<Action>) {
-        if self.is_gone(peer) {
-            return;
-        }
-        self.left.push(peer);
-        for token in self.sends_to(peer) {
-            self.delivered(token, out);
-        }
-        for id in self.concerned(peer) {
-            self.fail_if_needed(id, peer, out);
-        }
-    }
-
-    /// A tensor posted now can need workers that are gone. One that was lost may have left any member
-    /// without something, so it fails what it was to take part in, as it does with what it interrupts.
-    fn fail_without_gone(&mut self, id: OpId, out: &mut Vec<Action>) {
-        if self.lost.is_empty() && self.left.is_empty() {
-            return;
-        }
-        let Some(op) = &self.ops[id.0 as usize] else { return };
-        let name = op.post.name.clone();
-        let members: Vec<Rank> = self.members(id).collect();
-        if let Some((peer, reason)) = self.lost.iter().find(|(rank, _)| members.contains(rank)) {
-            let (peer, reason) = (*peer, reason.clone());
-            return self.fail(id, OpError::PeerLost { name, peer, reason }, out);
-        }
-        for peer in self.left.clone() {
-            self.fail_if_needed(id, peer, out);
-        }
-    }
-
-    /// Fail an operation if what is to come of it here needs a worker that left. Others may not need
-    /// that worker, but us: they are told.
-    fn fail_if_needed(&mut self, id: OpId, peer: Rank, out: &mut Vec<Action>) {
-        let live = self.ops[id.0 as usize].as_ref().is_some_and(|op| op.error.is_none());
-        if live && self.needs(id, peer) {
-            let (name, reason) = (self.op(id).post.name.clone(), "it left the job".to_string());
-            self.abort(id, OpError::PeerLost { name, peer, reason }, out);
-        }
-    }
-
-    /// Whether any instruction to come names the worker, other than receives of what is here already,
-    /// or a send to it waits.
-    fn needs(&self, id: OpId, peer: Rank) -> bool {
-        let op = self.ops[id.0 as usize].as_ref().expect("asked about live operations only");
-        let Some(member) = self.members(id).position(|rank| rank == peer) else { return false };
-        let member = member as Member;
-        if self.peers.blocked(peer).any(|blocked| blocked.op == id) {
-            return true;
-        }
-        let early = self.eager.get(&op.key).map_or(&[][..], Vec::as_slice);
-        op.chunks.iter().enumerate().any(|(index, slot)| match slot {
-            ChunkSlot::Done => false,
-            ChunkSlot::Waiting => {
-                let index = index as u32;
-                let program = op.post.collective.program(
-                    &op.site,
-                    &op.strategy,
-                    index,
-                    op.partition_elements,
-                );
-                (0..program.lanes()).any(|lane| {
-                    let here = |pc: u32| {
-                        let slot = Slot { lane, pc };
-                        early.iter().any(|message| message.is_for(peer, index, slot))
-                    };
-                    lanes::names(&*program, lane, 0, member, here)
-                })
-            }
-            ChunkSlot::Running(chunk) => self.chunks.get(*chunk).is_some_and(|chunk| {
-                chunk.lanes.iter().enumerate().any(|(at, lane)| {
-                    let held = |pc: u32| lane.held.iter().any(|(held, _)| *held == pc);
-                    // What the driver has in hand is here.
-                    let busy = matches!(lane.state, LaneState::Busy { .. });
-                    let first = lane.pc + u32::from(busy);
-                    lanes::names(&*chunk.program, at as u32, first, member, held)
-                })
-            }),
-        })
     }
 }
 

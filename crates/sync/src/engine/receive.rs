@@ -1,7 +1,11 @@
 //! Arriving messages: where do their bytes go? Straight into place when it is their turn, into
 //! scratch when it is not, into the eager account when nobody here has posted the tensor yet.
 
-use super::{ChunkSlot, Engine, LaneState, lanes::receive_at};
+use super::{
+    Engine,
+    chunk::{ChunkSlot, LaneState},
+    lanes::receive_at,
+};
 use crate::{
     event::{Action, BufId, OpError, OpId, Placement},
     frame::{Header, Kind, OpKey},
@@ -14,7 +18,7 @@ use paceline_job::{Rank, Time};
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub from: Rank,
-    header: Header,
+    slot: Slot,
     purpose: Purpose,
 }
 
@@ -24,8 +28,8 @@ enum Purpose {
     Turn { op: OpId, chunk: Key },
     /// Waits in scratch for its turn.
     Early { op: OpId, chunk: Key, buf: BufId },
-    /// Waits in scratch for its tensor to be posted.
-    Eager { buf: BufId },
+    /// Waits in scratch for its tensor to be posted. Boxed: the others are small, and many.
+    Eager { header: Box<Header>, buf: BufId },
 }
 
 /// A frame that arrived before its tensor was posted.
@@ -88,7 +92,8 @@ impl Engine {
             let buf = self.bufs.take(bytes);
             self.op(id).in_hand += 1;
             let purpose = Purpose::Early { op: id, chunk, buf };
-            let token = Some(self.receiving.insert(Receiving { from, header, purpose }));
+            let slot = header.slot;
+            let token = Some(self.receiving.insert(Receiving { from, slot, purpose }));
             // A message left in its sender's memory is not delivered. Two members that write their
             // outputs only after the other took their input would wait for each other for ever.
             let placement = if gated { Placement::Stow(buf) } else { Placement::Hold(buf) };
@@ -111,7 +116,7 @@ impl Engine {
         lane.state = LaneState::Busy { consumed: landing, produced: step.produced };
         self.op(id).in_hand += 1;
         let purpose = Purpose::Turn { op: id, chunk };
-        let token = Some(self.receiving.insert(Receiving { from, header, purpose }));
+        let token = Some(self.receiving.insert(Receiving { from, slot: header.slot, purpose }));
         out.push(Action::Place { token, placement });
     }
 
@@ -134,8 +139,8 @@ impl Engine {
         }
         peer.held_bytes += bytes;
         let buf = self.bufs.take(bytes);
-        let purpose = Purpose::Eager { buf };
-        let token = Some(self.receiving.insert(Receiving { from, header, purpose }));
+        let purpose = Purpose::Eager { header: Box::new(header), buf };
+        let token = Some(self.receiving.insert(Receiving { from, slot: header.slot, purpose }));
         out.push(Action::Place { token, placement: Placement::Hold(buf) });
     }
 
@@ -145,7 +150,7 @@ impl Engine {
     }
 
     pub(super) fn arrived(&mut self, now: Time, token: Key, out: &mut Vec<Action>) {
-        let Some(Receiving { from, header, purpose }) = self.receiving.remove(token) else {
+        let Some(Receiving { from, slot, purpose }) = self.receiving.remove(token) else {
             return;
         };
         match purpose {
@@ -154,11 +159,11 @@ impl Engine {
                 op.in_hand -= 1;
                 op.last_progress = now;
                 if op.error.is_some() {
-                    self.retire_chunk(chunk, header.slot.lane, out);
+                    self.retire_chunk(chunk, slot.lane, out);
                     return self.finish(id, out);
                 }
-                self.retire(chunk, header.slot.lane, out);
-                self.advance(chunk, header.slot.lane, out);
+                self.retire(chunk, slot.lane, out);
+                self.advance(chunk, slot.lane, out);
                 self.finish_chunk(chunk, out);
             }
             Purpose::Early { op: id, chunk, buf } => {
@@ -169,9 +174,10 @@ impl Engine {
                     self.bufs.release(buf, out);
                     return self.finish(id, out);
                 }
-                self.hold(chunk, header, buf, out);
+                self.hold(chunk, slot, buf, out);
             }
-            Purpose::Eager { buf } => {
+            Purpose::Eager { header, buf } => {
+                let header = *header;
                 let arrived = Eager { from, header, buf };
                 match self.by_key.get(&header.key).copied() {
                     Some(id) => self.take(now, id, arrived, out),
@@ -183,10 +189,10 @@ impl Engine {
     }
 
     /// Keep a message until its lane reaches it, which may be now.
-    fn hold(&mut self, chunk: Key, header: Header, buf: BufId, out: &mut Vec<Action>) {
+    fn hold(&mut self, chunk: Key, slot: Slot, buf: BufId, out: &mut Vec<Action>) {
         let Some(running) = self.chunks.get_mut(chunk) else { return self.bufs.release(buf, out) };
-        running.lanes[header.slot.lane as usize].held.push((header.slot.pc, buf));
-        self.advance(chunk, header.slot.lane, out);
+        running.lanes[slot.lane as usize].held.push((slot.pc, buf));
+        self.advance(chunk, slot.lane, out);
         self.finish_chunk(chunk, out);
     }
 
@@ -207,7 +213,7 @@ impl Engine {
         match self.admit(id, from, &header, out) {
             Ok(chunk) => {
                 self.return_eager(from, &header, out);
-                self.hold(chunk, header, buf, out);
+                self.hold(chunk, header.slot, buf, out);
             }
             Err(refusal) => {
                 self.drop_eager(message, out);
@@ -375,13 +381,13 @@ impl Engine {
             match receiving.purpose {
                 Purpose::Turn { op, chunk } => {
                     self.op(op).in_hand -= 1;
-                    self.retire_chunk_of_lost(chunk, receiving.header.slot.lane, out);
+                    self.retire_chunk_of_lost(chunk, receiving.slot.lane, out);
                 }
                 Purpose::Early { op, buf, .. } => {
                     self.op(op).in_hand -= 1;
                     self.bufs.release(buf, out);
                 }
-                Purpose::Eager { buf } => self.bufs.release(buf, out),
+                Purpose::Eager { buf, .. } => self.bufs.release(buf, out),
             }
         }
         let keys: Vec<OpKey> = self.eager.keys().copied().collect();

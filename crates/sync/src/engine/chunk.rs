@@ -1,0 +1,88 @@
+//! Where a chunk stands: its program, and how far each lane has come. It only remembers; `lanes` runs it.
+
+use crate::{
+    event::{BufId, OpId},
+    program::{Program, REGISTERS},
+    slab::Key,
+};
+use std::ops::{Deref, DerefMut};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ChunkSlot {
+    Waiting,
+    Running(Key),
+    Done,
+}
+
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub op: OpId,
+    pub index: u32,
+    pub program: Box<dyn Program>,
+    pub lanes: Lanes,
+    pub unfinished_lanes: u32,
+    pub undelivered: u32,
+}
+
+/// The lanes of a chunk. Most programs have one: it lies in the chunk itself, so that a message finds
+/// both at once.
+#[derive(Debug)]
+pub(super) enum Lanes {
+    One([Lane; 1]),
+    Many(Vec<Lane>),
+}
+
+impl Lanes {
+    /// So many lanes at their first instruction.
+    pub(super) fn new(count: u32) -> Lanes {
+        match count {
+            1 => Lanes::One([Lane::default()]),
+            _ => Lanes::Many((0..count).map(|_| Lane::default()).collect()),
+        }
+    }
+}
+
+impl Deref for Lanes {
+    type Target = [Lane];
+
+    fn deref(&self) -> &[Lane] {
+        match self {
+            Lanes::One(lane) => lane,
+            Lanes::Many(lanes) => lanes,
+        }
+    }
+}
+
+impl DerefMut for Lanes {
+    fn deref_mut(&mut self) -> &mut [Lane] {
+        match self {
+            Lanes::One(lane) => lane,
+            Lanes::Many(lanes) => lanes,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    pub pc: u32,
+    pub registers: [Option<BufId>; REGISTERS],
+    pub state: LaneState,
+    /// Sends from the caller's input that are not delivered: its range must not be overwritten yet.
+    pub own_undelivered: u32,
+    /// Messages whose turn has not come: at most one per receive instruction.
+    pub held: Vec<(u32, BufId)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LaneState {
+    /// Waits for a message, or for a delivery.
+    #[default]
+    Idle,
+    /// The driver is moving or combining bytes for the instruction at `pc`. The scratch is what to
+    /// free, and what becomes the register, when it is done.
+    Busy {
+        consumed: Option<BufId>,
+        produced: Option<BufId>,
+    },
+    Finished,
+}
