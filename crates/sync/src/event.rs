@@ -182,6 +182,16 @@ pub enum Action {
         /// Where.
         placement: Placement,
     },
+    /// The next thing a lane needs is a final value from a member of the same host, straight into
+    /// `into`, which nothing here touches until then. A transport may let the sender write it there.
+    Expect {
+        /// Sender.
+        from: Rank,
+        /// The operation, chunk, instruction and length, as the frame's header will have them.
+        header: Header,
+        /// Its place.
+        into: Loc,
+    },
     /// `into = source ⊕ with`, or a copy that an average's divisor still applies to.
     Work {
         /// To be given back in [`Event::Worked`].

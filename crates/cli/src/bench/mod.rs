@@ -38,6 +38,7 @@ use self::{
     workload::{Model, Sizes, Workload},
 };
 use anyhow::{Context, Result, ensure};
+use paceline_job::Settings;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -76,6 +77,10 @@ pub struct AllReduceArgs {
     /// A range such as 1KiB..256MiB or a list such as 4KiB,1MiB [default: 1KiB..256MiB, or none with --tensors].
     #[arg(long)]
     pub sizes: Option<Sizes>,
+
+    /// What our workers follow.
+    #[command(flatten)]
+    pub settings: crate::settings::SettingsArgs,
 
     /// The factor from one size of a range to the next.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
@@ -141,6 +146,7 @@ pub fn run_worker(args: WorkerArgs) -> Result<ExitCode> {
 /// that started them.
 pub fn run(args: AllReduceArgs) -> Result<ExitCode> {
     let workloads = workloads(&args)?;
+    let settings = args.settings.settings()?;
     let interrupt = Interrupt::listen()?;
     let temporary = temporary_folder()?;
 
@@ -164,7 +170,7 @@ pub fn run(args: AllReduceArgs) -> Result<ExitCode> {
     }
     // Ours comes after it, because its coordinator must listen where its workers are; and first in the
     // table, because ratios refer to it.
-    let mut contenders = ours(&args, &mut left_out);
+    let mut contenders = ours(&args, &settings, &mut left_out);
     contenders.extend(peers);
     ensure!(!contenders.is_empty(), "nobody to measure:\n{}", reasons(&left_out));
     eprintln!("Measuring the machine's limits ...");
@@ -228,10 +234,10 @@ fn workloads(args: &AllReduceArgs) -> Result<Vec<Workload>> {
     Ok(single.chain(model).collect())
 }
 
-fn ours(args: &AllReduceArgs, left_out: &mut Vec<LeftOut>) -> Vec<Contender> {
+fn ours(args: &AllReduceArgs, settings: &Settings, left_out: &mut Vec<LeftOut>) -> Vec<Contender> {
     let variants = if args.only_peers { &[][..] } else { args.transport.variants() };
     let prepared =
-        variants.iter().map(|variant| (variant.name(), ours::ours(*variant, args.ranks)));
+        variants.iter().map(|variant| (variant.name(), ours::ours(*variant, args.ranks, settings)));
     keep(prepared, left_out)
 }
 

@@ -4,7 +4,7 @@
 use super::{bounds::Medium, contender::*, worker::Subject};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use paceline_job::Rank;
+use paceline_job::{Rank, Settings};
 use paceline_net::{
     Buffer, Buffers, Coordinator, CoordinatorConfig, JoinConfig, Log, Operation, Secret, Worker,
     WorkerConfig,
@@ -78,11 +78,11 @@ impl Variant {
 /// stopped worker for a dead one.
 ///
 /// To be called inside the network that the workers shall use.
-pub fn ours(variant: Variant, ranks: u32) -> Result<Contender> {
+pub fn ours(variant: Variant, ranks: u32, settings: &Settings) -> Result<Contender> {
     let program = std::env::current_exe().context("find this program")?;
     let value = variant.to_possible_value().context("a variant without a name")?;
     let arguments = vec![WORKER.into(), "--variant".into(), value.get_name().into()];
-    let coordinated = coordinate(variant, ranks)?;
+    let coordinated = coordinate(variant, ranks, settings)?;
     let processes = coordinated
         .environments
         .into_iter()
@@ -106,11 +106,12 @@ struct Coordinated {
     environments: Vec<Vec<(OsString, OsString)>>,
 }
 
-fn coordinate(variant: Variant, ranks: u32) -> Result<Coordinated> {
+fn coordinate(variant: Variant, ranks: u32, settings: &Settings) -> Result<Coordinated> {
     let secret = Secret::random()?;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let size = ranks as usize;
     let coordinator = Coordinator::start(CoordinatorConfig {
+        settings: settings.clone(),
         log: Log::silent(),
         ..CoordinatorConfig::new(listen, size, secret.clone())
     })?;

@@ -106,6 +106,13 @@ impl Core {
         }
     }
 
+    /// The memory of a send is ours again. Control frames have no token.
+    pub(crate) fn delivered(&mut self, token: Option<Key>) {
+        if let Some(token) = token {
+            self.feed(Event::Delivered { token });
+        }
+    }
+
     pub(crate) fn control(&mut self, from: Rank, header: Header, payload: Box<[u8]>) {
         self.feed(Event::Control { from, header, payload });
     }

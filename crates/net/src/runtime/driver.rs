@@ -137,8 +137,7 @@ impl Driver {
                     receive_all(connections, from, &mut self.core)
                 }
                 Some(Link::Shm(link)) => {
-                    let received =
-                        link.receive(from, &mut self.core, &mut self.copies, &mut self.delivered);
+                    let received = link.receive(from, &mut self.core, &mut self.copies);
                     match received {
                         Ok(false) if look_at_bells => link.listen(from, &mut self.core),
                         other => other,
@@ -241,6 +240,11 @@ impl Driver {
                     (Some(Link::Shm(link)), Payload::Inline(bytes)) => {
                         link.send_control(header, bytes);
                     }
+                }
+            }
+            Action::Expect { from, header, into } => {
+                if let Some(Link::Shm(link)) = &mut self.links[from.index()] {
+                    link.announce(header, self.core.memory.read(into));
                 }
             }
             Action::Place { .. } => unreachable!("taken where the frame arrived"),

@@ -11,10 +11,11 @@ use super::{
     segment::Segment,
     tcp::{End, TcpLink},
 };
-use paceline_job::Rank;
+use paceline_job::{Rank, ViewVersion};
 use paceline_sync::{
     event::{Loc, Placement},
-    frame::{HEADER_BYTES, Header, Kind},
+    frame::{HEADER_BYTES, Header, Kind, OpKey},
+    program::Slot,
     slab::Key,
 };
 use rustc_hash::FxHashMap;
@@ -35,12 +36,17 @@ const COPIES_BYTES: u64 = 4 << 20;
 /// Records handled before other links get their turn.
 const TURN_RECORDS: usize = 64;
 
+/// Places a peer has announced and that were not used yet. They are hints: the oldest are forgotten.
+const READY_KEPT: usize = 4096;
+
 /// Where the rings begin in a segment; before them lies the word that says "asleep".
 const RINGS_AT: u64 = 4096;
 
 const FRAME: u8 = 1;
 const REFERENCE: u8 = 2;
 const RECEIPT: u8 = 3;
+const READY: u8 = 4;
+const PLACED: u8 = 5;
 const PREFIX_BYTES: usize = 8;
 
 /// Bytes at the start of a segment that serve its links to `peers` local workers.
@@ -98,6 +104,13 @@ enum Payload {
     Memory(*const u8, Loc),
 }
 
+/// What a final value is for: operation, chunk, instruction, length.
+type Target = (OpKey, u32, Slot, u32);
+
+fn target(header: &Header) -> Target {
+    (header.key, header.chunk, header.slot, header.len)
+}
+
 /// Memory a peer reads right now.
 #[derive(Debug)]
 struct Lent {
@@ -116,6 +129,11 @@ pub(crate) struct ShmLink {
     control: VecDeque<OutFrame>,
     data: VecDeque<OutFrame>,
     receipts: VecDeque<u32>,
+    /// Places in our memory that the peer may write, to be announced.
+    announcements: VecDeque<(Header, u64)>,
+    /// Places in the peer's memory where it expects final values, and the order they came in.
+    ready: FxHashMap<Target, u64>,
+    ready_order: VecDeque<Target>,
     lent: Vec<Option<Lent>>,
     free_receipts: Vec<u32>,
     said_goodbye: bool,
@@ -157,6 +175,9 @@ impl ShmLink {
             control: VecDeque::new(),
             data: VecDeque::new(),
             receipts: VecDeque::new(),
+            announcements: VecDeque::new(),
+            ready: FxHashMap::default(),
+            ready_order: VecDeque::new(),
             lent: Vec::new(),
             free_receipts: Vec::new(),
             said_goodbye: false,
@@ -182,8 +203,20 @@ impl ShmLink {
         self.receipts.push_back(receipt);
     }
 
+    /// The peer may write what it sends for this header straight to `place`, if it can reach it.
+    pub(crate) fn announce(&mut self, header: Header, place: *const u8) {
+        if header.payload_bytes() > INLINE_BYTES
+            && let Some(offset) = self.store.segment.offset_of(place)
+        {
+            self.announcements.push_back((header, offset));
+        }
+    }
+
     pub(crate) fn wants_to_write(&self) -> bool {
-        !(self.control.is_empty() && self.data.is_empty() && self.receipts.is_empty())
+        !(self.control.is_empty()
+            && self.data.is_empty()
+            && self.receipts.is_empty()
+            && self.announcements.is_empty())
     }
 
     pub(crate) fn has_record(&self) -> bool {
@@ -204,6 +237,13 @@ impl ShmLink {
             self.receipts.pop_front();
             any = true;
         }
+        while let Some((header, offset)) = self.announcements.front() {
+            if !self.writer.push(&[&prefix(READY, 0), &header.encode(), &offset.to_le_bytes()]) {
+                break;
+            }
+            self.announcements.pop_front();
+            any = true;
+        }
         while let Some(frame) = self.control.front() {
             let Payload::Inline(bytes) = &frame.payload else { unreachable!("control is inline") };
             if !self.writer.push(&[&prefix(FRAME, 0), &frame.header.encode(), bytes]) {
@@ -222,6 +262,19 @@ impl ShmLink {
                 // SAFETY: the engine keeps the memory unchanged until `Delivered`.
                 let bytes = unsafe { std::slice::from_raw_parts(pointer, len) };
                 if !self.writer.push(&[&prefix(FRAME, 0), &header, bytes]) {
+                    break;
+                }
+                delivered.extend(frame.token);
+            } else if let Some(offset) = self.ready.remove(&target(&frame.header)) {
+                let place = self
+                    .peer
+                    .at(offset, len as u64)
+                    .ok_or("it announced a place outside its memory")?;
+                // SAFETY: inside the peer's segment; the peer said that nobody else touches it, and
+                // reads it only after the record below.
+                unsafe { std::ptr::copy_nonoverlapping(pointer, place, len) };
+                if !self.writer.push(&[&prefix(PLACED, 0), &header]) {
+                    self.ready.insert(target(&frame.header), offset);
                     break;
                 }
                 delivered.extend(frame.token);
@@ -253,11 +306,7 @@ impl ShmLink {
             any = true;
         }
         if any && self.peer_asleep.must_ring() {
-            let key = paceline_sync::frame::OpKey {
-                name: 0,
-                uses: 0,
-                view: paceline_job::ViewVersion(0),
-            };
+            let key = OpKey { name: 0, uses: 0, view: ViewVersion(0) };
             self.bell.send_control(Header::control(Kind::Wake, key), Box::default());
             self.bell.flush(&mut Vec::new())?;
         }
@@ -270,9 +319,8 @@ impl ShmLink {
         from: Rank,
         core: &mut Core,
         copies: &mut Copies,
-        delivered: &mut Vec<Key>,
     ) -> Result<bool, End> {
-        match self.receive_records(from, core, copies, delivered) {
+        match self.receive_records(from, core, copies) {
             Ok(any) => Ok(any),
             Err(violation) => Err(End::Broken(violation)),
         }
@@ -283,7 +331,6 @@ impl ShmLink {
         from: Rank,
         core: &mut Core,
         copies: &mut Copies,
-        delivered: &mut Vec<Key>,
     ) -> Result<bool, String> {
         for turn in 0..TURN_RECORDS {
             let Some(record) = self.reader.peek()? else { return Ok(turn > 0) };
@@ -303,14 +350,37 @@ impl ShmLink {
                     if let Some(copy) = lent.copy {
                         copies.release(&self.store, copy);
                     }
-                    delivered.extend(lent.token);
+                    // At once: a final value behind it may be waiting for this delivery.
+                    core.delivered(lent.token);
                 }
-                Some(&kind @ (FRAME | REFERENCE)) => {
+                Some(&kind @ (FRAME | REFERENCE | READY | PLACED)) => {
                     let body = record.get(PREFIX_BYTES..).unwrap_or_default();
                     let (header, payload) =
                         body.split_first_chunk::<HEADER_BYTES>().ok_or("it sent half a frame")?;
                     let header = Header::decode(header).map_err(|error| error.to_string())?;
-                    if header.kind != Kind::Data {
+                    if kind == READY {
+                        let offset = payload.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
+                        let offset = offset.ok_or("it sent half an announcement")?;
+                        if self.ready_order.len() == READY_KEPT
+                            && let Some(oldest) = self.ready_order.pop_front()
+                        {
+                            self.ready.remove(&oldest);
+                        }
+                        self.ready_order.push_back(target(&header));
+                        self.ready.insert(target(&header), offset);
+                    } else if kind == PLACED {
+                        if header.kind != Kind::Data || header.len == 0 {
+                            return Err("it claims to have placed what has no place".to_string());
+                        }
+                        let (token, placement) = core.incoming(from, header);
+                        match placement {
+                            Placement::Straight(_) => core.arrived(token),
+                            Placement::Discard => {}
+                            _ => {
+                                return Err("it claims to have placed what was not due".to_string());
+                            }
+                        }
+                    } else if header.kind != Kind::Data {
                         if kind != FRAME || payload.len() != header.payload_bytes() {
                             return Err("it sent a control frame of another length".to_string());
                         }

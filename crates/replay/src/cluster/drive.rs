@@ -29,6 +29,7 @@ impl<M: Memory> Cluster<M> {
         if !self.network.wake(self.now, index) {
             return;
         }
+        self.note_deliveries();
         while let Some((from, to, frame)) = self.network.arrived(self.now, index) {
             if self.per_frame == 0 {
                 self.receive(from, to, frame);
@@ -103,10 +104,14 @@ impl<M: Memory> Cluster<M> {
             if self.network.delivered.is_empty() {
                 return;
             }
-            for (rank, token) in self.network.delivered.drain(..) {
-                self.memory.delivered(Rank(rank), token);
-                self.prompts.push_back((rank, Prompt::Delivered(token)));
-            }
+            self.note_deliveries();
+        }
+    }
+
+    fn note_deliveries(&mut self) {
+        for (rank, token) in self.network.delivered.drain(..) {
+            self.memory.delivered(Rank(rank), token);
+            self.prompts.push_back((rank, Prompt::Delivered(token)));
         }
     }
 
@@ -129,8 +134,7 @@ impl<M: Memory> Cluster<M> {
             Action::Send { to, token, header, payload } => {
                 let body = match (token, payload) {
                     (Some(token), Payload::Memory(from)) => {
-                        let bytes = header.payload_bytes() as u64;
-                        let parcel = self.memory.depart(Rank(rank), to, token, from, bytes);
+                        let parcel = self.memory.depart(Rank(rank), to, token, &header, from);
                         Body::Data { token, parcel }
                     }
                     (_, Payload::Inline(payload)) => Body::Control(payload),
@@ -145,7 +149,13 @@ impl<M: Memory> Cluster<M> {
                     self.run_errand(rank, Errand::Send { to: to.0, frame });
                 }
             }
+            // An offer to transports that can write into a peer's memory; the modelled ones cannot.
+            Action::Expect { .. } => {}
             Action::Place { token, placement } => self.place(rank, token, placement),
+            // Memory may make use of it; how long a frame takes does not change.
+            Action::Expect { from, header, into } => {
+                self.memory.expect(Rank(rank), from, &header, into);
+            }
             Action::Work { token, source, with, into, elements, recipe } => {
                 let order = WorkOrder { source, with, into, elements, recipe };
                 let task = self.memory.begin_work(Rank(rank), order);

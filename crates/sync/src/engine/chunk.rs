@@ -2,7 +2,7 @@
 
 use crate::{
     event::{BufId, OpId},
-    program::{Program, REGISTERS},
+    program::{Member, Program, REGISTERS},
     slab::Key,
 };
 use std::ops::{Deref, DerefMut};
@@ -69,8 +69,20 @@ pub(super) struct Lane {
     pub state: LaneState,
     /// Sends from the caller's input that are not delivered: its range must not be overwritten yet.
     pub own_undelivered: u32,
+    /// To whom those went.
+    pub own_sent_to: OwnSent,
+    /// One past the receive instruction that was last announced by [`crate::event::Action::Expect`].
+    pub announced: u32,
     /// Messages whose turn has not come: at most one per receive instruction.
     pub held: Vec<(u32, BufId)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum OwnSent {
+    #[default]
+    Nobody,
+    One(Member),
+    Several,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

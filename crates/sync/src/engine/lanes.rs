@@ -3,11 +3,11 @@
 
 use super::{
     Engine,
-    chunk::{Chunk, ChunkSlot, LaneState, Lanes},
+    chunk::{Chunk, ChunkSlot, LaneState, Lanes, OwnSent},
 };
 use crate::{
     event::{Action, BufId, Loc, OpId, Recipe, Work},
-    program::{Dest, Instr, Member, Program, Source},
+    program::{Dest, Instr, Member, Program, Slot, Source},
     slab::Key,
 };
 use paceline_job::{ReduceOp, Time};
@@ -71,9 +71,12 @@ impl Engine {
                     lane.pc += 1;
                     self.send(key, lane_index, to, slot, source, len, out);
                 }
-                Instr::Recv { with, into, len, .. } => {
+                Instr::Recv { from, with, into, len } => {
                     let pc = lane.pc;
                     let Some(at) = lane.held.iter().position(|(held, _)| *held == pc) else {
+                        if let (None, Dest::Out(at)) = (with, into) {
+                            self.expect(key, lane_index, from, at, len, out);
+                        }
                         return;
                     };
                     if self.must_wait_for_delivery(key, lane_index, into) {
@@ -105,6 +108,38 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Let a member of the same host know where its final value belongs, once, if it may be written
+    /// there from now on: nobody still reads our input from that memory, except the sender itself,
+    /// whose final value cannot be there before it has read it.
+    fn expect(
+        &mut self,
+        key: Key,
+        lane_index: u32,
+        from: Member,
+        at: u64,
+        len: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let chunk = self.chunks.get_mut(key).expect("a lane that runs has its chunk");
+        let op = self.ops[chunk.op.0 as usize].as_ref().expect("a chunk has its operation");
+        if op.site.hosts[from as usize] != op.site.hosts[op.site.me as usize] {
+            return;
+        }
+        let lane = &mut chunk.lanes[lane_index as usize];
+        let read_by_others = lane.own_undelivered > 0 && lane.own_sent_to != OwnSent::One(from);
+        if lane.announced > lane.pc || (read_by_others && op.post.in_place) {
+            return;
+        }
+        lane.announced = lane.pc + 1;
+        let slot = Slot { lane: lane_index, pc: lane.pc };
+        let bytes = op.post.dtype.size() as u64;
+        out.push(Action::Expect {
+            from: op.rank_of(from),
+            header: op.header(chunk.index, slot, len),
+            into: Loc::Out(chunk.op, at * bytes),
+        });
     }
 
     /// In place, writing the output ends the life of the input: sends from it must be delivered first.

@@ -2,7 +2,7 @@
 //! is charged to the eager bytes the receiver granted; beyond that it waits for a notice, and others
 //! pass it. This room also keeps the other side of that account, and the ledger of what is in transport.
 
-use super::Engine;
+use super::{Engine, Op, chunk::OwnSent};
 use crate::{
     event::{Action, BufId, Loc, OpId, Payload},
     frame::{Header, Kind, MAX_CONTROL_BYTES},
@@ -33,6 +33,32 @@ pub(super) struct Blocked {
     loc: Loc,
 }
 
+impl Op {
+    pub(super) fn rank_of(&self, member: Member) -> Rank {
+        match &self.post.group {
+            None => Rank(member),
+            Some(ranks) => ranks[member as usize],
+        }
+    }
+
+    /// The header of a data frame of this operation.
+    pub(super) fn header(&self, chunk: u32, slot: Slot, elements: u64) -> Header {
+        let bytes = elements * self.post.dtype.size() as u64;
+        Header {
+            kind: Kind::Data,
+            charged: false,
+            dtype: self.post.dtype,
+            reduce: self.post.reduce,
+            key: self.key,
+            chunk,
+            slot,
+            len: u32::try_from(bytes).expect("a partition is at most 1 GiB"),
+            signature: self.signature,
+            elements: self.told_elements,
+        }
+    }
+}
+
 impl Engine {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send(
@@ -50,7 +76,14 @@ impl Engine {
         let (id, index) = (chunk.op, chunk.index);
         let lane = &mut chunk.lanes[lane_index as usize];
         let from_own = matches!(source, Source::Own(_));
-        lane.own_undelivered += u32::from(from_own);
+        if from_own {
+            lane.own_sent_to = match (lane.own_undelivered, lane.own_sent_to) {
+                (0, _) => OwnSent::One(member),
+                (_, OwnSent::One(other)) if other == member => OwnSent::One(member),
+                _ => OwnSent::Several,
+            };
+            lane.own_undelivered += 1;
+        }
         let register = match source {
             Source::Reg(register, _) => lane.registers[usize::from(register)],
             _ => None,
@@ -67,22 +100,8 @@ impl Engine {
             }
         };
         let bytes = elements * element_bytes;
-        let to = match &op.post.group {
-            None => Rank(member),
-            Some(ranks) => ranks[member as usize],
-        };
-        let header = Header {
-            kind: Kind::Data,
-            charged: false,
-            dtype: op.post.dtype,
-            reduce: op.post.reduce,
-            key: op.key,
-            chunk: index,
-            slot,
-            len: u32::try_from(bytes).expect("a partition is at most 1 GiB"),
-            signature: op.signature,
-            elements: op.told_elements,
-        };
+        let to = op.rank_of(member);
+        let header = op.header(index, slot, elements);
         let sending =
             Sending { to, op: id, chunk: chunk_key, lane: lane_index, bytes, scratch, from_own };
         let peer = self.peers.of(to);
