@@ -14,4 +14,6 @@ pub use element::{Dtype, ReduceOp};
 pub use plan::{Plan, PlanError};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
 pub use topology::{Host, Link, Topology};
-pub use view::{Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker};
+pub use view::{
+    Measured, Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker,
+};

@@ -1,6 +1,6 @@
 //! Who takes part, and what is in force: an immutable, versioned [`View`].
 
-use crate::ByteSize;
+use crate::{ByteSize, Link};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -55,6 +55,19 @@ pub struct View {
     pub workers: Vec<Worker>,
     /// What the scheduler and the strategies follow while this view is in force.
     pub settings: Settings,
+    /// What messages cost, as far as it was measured; `auto` decides by it.
+    #[serde(default)]
+    pub measured: Measured,
+}
+
+/// Latency and rate of a message between two workers. Part of the view, so that all ranks decide by
+/// the same numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Between workers of one host.
+    pub memory: Option<Link>,
+    /// Between hosts.
+    pub wire: Option<Link>,
 }
 
 impl View {
@@ -67,7 +80,7 @@ impl View {
     pub fn on_hosts(hosts: Vec<String>, settings: Settings) -> View {
         let workers =
             hosts.into_iter().map(|host| Worker { host, address: String::new() }).collect();
-        View { version: ViewVersion(1), workers, settings }
+        View { version: ViewVersion(1), workers, settings, measured: Measured::default() }
     }
 
     /// Number of workers.

@@ -324,22 +324,22 @@ pub enum NetError {
     Strategy(#[from] UnknownStrategy),
 
     /// See the cause.
-    #[error("coordinator at {address}: {source}")]
+    #[error("coordinator at {address}: {problem}")]
     Coordinator {
         /// As it was given to this worker.
         address: String,
         /// What happened.
-        source: Box<NetError>,
+        problem: Box<NetError>,
     },
     /// See the cause.
-    #[error("worker {rank} at {address}: {source}")]
+    #[error("worker {rank} at {address}: {problem}")]
     Peer {
         /// Who.
         rank: Rank,
         /// Where it listens.
         address: String,
         /// What happened.
-        source: Box<NetError>,
+        problem: Box<NetError>,
     },
 }
 
@@ -347,19 +347,21 @@ impl NetError {
     /// The error itself, without the address and rank it was wrapped in.
     pub fn cause(&self) -> &NetError {
         match self {
-            NetError::Coordinator { source, .. } | NetError::Peer { source, .. } => source.cause(),
+            NetError::Coordinator { problem, .. } | NetError::Peer { problem, .. } => {
+                problem.cause()
+            }
             other => other,
         }
     }
 
     /// Say that this happened with the coordinator.
     pub(crate) fn with_coordinator(self, address: &str) -> NetError {
-        NetError::Coordinator { address: address.to_string(), source: Box::new(self) }
+        NetError::Coordinator { address: address.to_string(), problem: Box::new(self) }
     }
 
     /// Say that this happened with another worker.
     pub(crate) fn with_peer(self, rank: Rank, address: &str) -> NetError {
-        NetError::Peer { rank, address: address.to_string(), source: Box::new(self) }
+        NetError::Peer { rank, address: address.to_string(), problem: Box::new(self) }
     }
 
     /// A failure of `bind` or `listen`.

@@ -4,6 +4,7 @@
 //! [`Secret`], the coordinator gives out ranks and the first view, and workers connect to each other.
 
 mod buffer;
+mod calibration;
 pub mod coordinator;
 mod element;
 pub mod error;

@@ -6,10 +6,12 @@
 
 use crate::{
     buffer::{Buffer, SharedBuffer},
+    calibration,
+    coordinator::{Coordinator, Fate},
     element::Element,
     error::{NetError, Result},
     handle::{Completion, Outcome},
-    join::Joined,
+    join::{ControlChannel, Joined},
     runtime::{
         core::Core,
         driver::{Driver, ReportSink},
@@ -18,12 +20,13 @@ use crate::{
         record::{Record, Recorder},
     },
 };
-use paceline_job::{Rank, ReduceOp, View};
+use paceline_job::{Rank, ReduceOp, StrategyChoice, View, ViewVersion};
 use paceline_sync::{
     collective::Collective,
     engine::{Engine, Load},
     event::{OpId, Post},
     scheduler::Priority,
+    strategy::AutoTable,
 };
 use std::{
     fmt,
@@ -52,6 +55,9 @@ const NAP: Duration = Duration::from_millis(2);
 
 /// A sleep is never longer than this, so that a missed bell costs little.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long a worker that hosts the coordinator stays for the others.
+const OTHERS_LEAVE: Duration = Duration::from_secs(60);
 
 /// How a worker runs.
 #[derive(Default)]
@@ -113,7 +119,8 @@ impl Operation {
 pub struct Worker {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    joined: Option<Box<dyn std::any::Any + Send + Sync>>,
+    /// The way to the coordinator, and the coordinator itself where this worker hosts it.
+    membership: Option<(ControlChannel, Option<Coordinator>)>,
 }
 
 #[derive(Debug)]
@@ -168,8 +175,20 @@ impl Worker {
                 move || shared.run()
             })
             .map_err(NetError::from)?;
-        let joined = Some(Box::new((control, coordinator)) as Box<_>);
-        Ok(Worker { shared, thread: Some(thread), joined })
+        let membership = Some((control, coordinator));
+        let worker = Worker { shared, thread: Some(thread), membership };
+        let view = worker.view();
+        if view.size() > 1 && view.settings.strategy == StrategyChoice::auto() {
+            let measured = calibration::measure(&worker)?;
+            let version = ViewVersion(view.version.0 + 1);
+            worker.install(View { version, measured, ..View::clone(&view) })?;
+        }
+        Ok(worker)
+    }
+
+    /// Which strategy all-reduces of all workers use, by size, and why.
+    pub fn choices(&self) -> AutoTable {
+        self.shared.driver().core().engine.choices()
     }
 
     /// This worker's place in the view.
@@ -385,7 +404,13 @@ impl Worker {
         // The thread cannot have panicked: it only takes turns.
         let _ = thread.join();
         self.shared.driver().farewell();
-        self.joined = None;
+        if let Some((control, coordinator)) = self.membership.take() {
+            // Whether the coordinator hears it or is gone already makes no difference to us.
+            let _ = control.leave(Fate::Finished);
+            if let Some(coordinator) = coordinator {
+                coordinator.wait(OTHERS_LEAVE);
+            }
+        }
     }
 }
 

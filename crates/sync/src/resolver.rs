@@ -5,7 +5,7 @@ use crate::{
     program::{Site, Strategy},
     strategy::{AutoTable, CostModel, UnknownStrategy, find},
 };
-use paceline_job::{Settings, StrategyChoice, View};
+use paceline_job::{StrategyChoice, View};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub fn check_strategy(choice: &StrategyChoice) -> Result<(), UnknownStrategy> {
 /// A view's choice for all its groups.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    settings: Settings,
+    model: CostModel,
     fixed: Option<Arc<dyn Strategy>>,
     /// One table per layout of hosts: a job has a handful of groups.
     tables: FxHashMap<Arc<[u32]>, AutoTable>,
@@ -30,18 +30,31 @@ impl Resolver {
     pub(crate) fn for_view(view: &View) -> Result<Resolver, UnknownStrategy> {
         let name = view.settings.strategy.0.as_str();
         let fixed = if name == StrategyChoice::AUTO { None } else { Some(find(name)?) };
-        Ok(Resolver { settings: view.settings.clone(), fixed, tables: FxHashMap::default() })
+        Ok(Resolver { model: CostModel::for_view(view), fixed, tables: FxHashMap::default() })
+    }
+
+    /// Another for the same view, with nothing decided yet; a strategy that the view names is shared.
+    pub(crate) fn fresh(&self) -> Resolver {
+        Resolver { model: self.model, fixed: self.fixed.clone(), tables: FxHashMap::default() }
     }
 
     pub(crate) fn strategy(&mut self, bytes: u64, site: &Site) -> Arc<dyn Strategy> {
         if let Some(strategy) = &self.fixed {
             return strategy.clone();
         }
-        let settings = &self.settings;
+        let model = &self.model;
         let table = self
             .tables
             .entry(site.hosts.clone())
-            .or_insert_with(|| AutoTable::new(&site.hosts, &CostModel::usual(settings)));
+            .or_insert_with(|| AutoTable::new(&site.hosts, model));
         table.for_bytes(bytes).clone()
+    }
+
+    /// What a group on these hosts uses for which size, and why.
+    pub(crate) fn table(&self, hosts: &[u32]) -> AutoTable {
+        match &self.fixed {
+            Some(strategy) => AutoTable::fixed(strategy.clone()),
+            None => AutoTable::new(hosts, &self.model),
+        }
     }
 }

@@ -150,7 +150,14 @@ struct Measured {
 
 impl Subject for Measured {
     fn about(&self) -> String {
-        format!("paceline {}", env!("CARGO_PKG_VERSION"))
+        let mut about = format!("paceline {}", env!("CARGO_PKG_VERSION"));
+        for (most, strategy, _) in self.worker.choices().entries() {
+            match most {
+                u64::MAX => about += &format!("; {} otherwise", strategy.name()),
+                most => about += &format!("; {} up to {} KiB", strategy.name(), most >> 10),
+            }
+        }
+        about
     }
 
     fn place(&self) -> (u32, u32) {

@@ -1,7 +1,7 @@
 //! Who has joined so far and which ranks they get: pure bookkeeping, without sockets or clocks.
 
 use super::message::{Join, Refusal};
-use paceline_job::{Rank, Settings, View, ViewVersion, Worker};
+use paceline_job::{Measured, Rank, Settings, View, ViewVersion, Worker};
 use std::time::Duration;
 
 /// A worker that was let in; never given twice.
@@ -99,7 +99,12 @@ impl Roster {
             host: join.host.clone(),
             address: join.address.to_string(),
         });
-        let view = View { version: ViewVersion(1), workers: workers.collect(), settings };
+        let view = View {
+            version: ViewVersion(1),
+            workers: workers.collect(),
+            settings,
+            measured: Measured::default(),
+        };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::handle::Completion;
 use paceline_job::{Rank, Time, View, ViewVersion};
 use paceline_sync::{
-    event::{Action, Event, OpError, OpId, Payload, Post, Report},
+    event::{Action, Event, Loc, OpError, OpId, Payload, Post, Report},
     frame::{Header, Kind, OpKey},
     slab::Key,
 };
@@ -53,10 +53,22 @@ pub(crate) struct Driver {
     completions: Vec<Option<Arc<Completion>>>,
     free_ops: Vec<OpId>,
     in_flight: usize,
+    /// Keys of operations that have announced places to peers, by id.
+    announced: Vec<Option<OpKey>>,
+    /// Failed operations whose places some peers may still write: their memory goes back when those
+    /// peers have confirmed that they will not, or are gone.
+    withdrawing: Vec<Withdrawing>,
     asleep: AsleepWord,
     idle_turns: u32,
     next_tick: Time,
     report: ReportSink,
+}
+
+/// See [`Driver::withdraw`].
+struct Withdrawing {
+    op: OpId,
+    error: Arc<OpError>,
+    peers: Vec<(Rank, OpKey)>,
 }
 
 impl fmt::Debug for Driver {
@@ -78,6 +90,8 @@ impl Driver {
             completions: Vec::new(),
             free_ops: Vec::new(),
             in_flight: 0,
+            announced: Vec::new(),
+            withdrawing: Vec::new(),
             asleep,
             idle_turns: 0,
             next_tick: Time(u64::MAX),
@@ -151,6 +165,7 @@ impl Driver {
             self.perform();
         }
         any |= self.flush();
+        self.settle_withdrawals();
         if now >= self.next_tick {
             self.core.feed(Event::Tick);
             self.perform();
@@ -243,7 +258,14 @@ impl Driver {
                 }
             }
             Action::Expect { from, header, into } => {
-                if let Some(Link::Shm(link)) = &mut self.links[from.index()] {
+                if let (Some(Link::Shm(link)), Loc::Out(op, _)) =
+                    (&mut self.links[from.index()], into)
+                {
+                    let place = op.0 as usize;
+                    if self.announced.len() <= place {
+                        self.announced.resize(place + 1, None);
+                    }
+                    self.announced[place] = Some(header.key);
                     link.announce(header, self.core.memory.read(into));
                 }
             }
@@ -260,9 +282,52 @@ impl Driver {
             }
             Action::Free(buf) => self.core.free(buf),
             Action::Complete(op) => self.finish(op, Ok(())),
-            Action::Fail(op, error) => self.finish(op, Err(error)),
+            Action::Fail(op, error) => self.withdraw(op, error),
             Action::Close { peer, reason } => self.lose(peer, End::Broken(reason)),
             Action::Report(report) => (self.report)(self.core.engine.rank(), &report),
+        }
+    }
+
+    /// An operation failed: it ends once no peer can write its memory any more.
+    fn withdraw(&mut self, op: OpId, error: Arc<OpError>) {
+        let key = self.announced.get_mut(op.0 as usize).and_then(Option::take);
+        let mut peers = Vec::new();
+        if let Some(key) = key {
+            for (index, link) in self.links.iter_mut().enumerate() {
+                if let Some(Link::Shm(link)) = link
+                    && link.withdraw(key)
+                {
+                    peers.push((Rank(index as u32), key));
+                }
+            }
+        }
+        if peers.is_empty() {
+            return self.finish(op, Err(error));
+        }
+        self.withdrawing.push(Withdrawing { op, error, peers });
+    }
+
+    /// See who has confirmed or gone, and let operations end that waited for them.
+    fn settle_withdrawals(&mut self) {
+        if self.withdrawing.is_empty() {
+            return;
+        }
+        let mut withdrawing = std::mem::take(&mut self.withdrawing);
+        for waiting in &mut withdrawing {
+            waiting.peers.retain(|(peer, key)| match &mut self.links[peer.index()] {
+                Some(Link::Shm(link)) => {
+                    let confirmed = link.withdrawn.iter().position(|done| done == key);
+                    confirmed.map(|at| link.withdrawn.swap_remove(at)).is_none()
+                }
+                _ => false,
+            });
+        }
+        for waiting in withdrawing {
+            if waiting.peers.is_empty() {
+                self.finish(waiting.op, Err(waiting.error));
+            } else {
+                self.withdrawing.push(waiting);
+            }
         }
     }
 

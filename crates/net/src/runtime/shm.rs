@@ -47,6 +47,8 @@ const REFERENCE: u8 = 2;
 const RECEIPT: u8 = 3;
 const READY: u8 = 4;
 const PLACED: u8 = 5;
+const WITHDRAW: u8 = 6;
+const WITHDRAWN: u8 = 7;
 const PREFIX_BYTES: usize = 8;
 
 /// Bytes at the start of a segment that serve its links to `peers` local workers.
@@ -131,6 +133,12 @@ pub(crate) struct ShmLink {
     receipts: VecDeque<u32>,
     /// Places in our memory that the peer may write, to be announced.
     announcements: VecDeque<(Header, u64)>,
+    /// Announced places that the peer has not filled yet, by operation.
+    outstanding: FxHashMap<OpKey, Vec<Target>>,
+    /// Operations whose announcements are void, to be told; and the peer's that we have voided.
+    withdrawals: VecDeque<(u8, OpKey)>,
+    /// Withdrawals the peer has confirmed.
+    pub withdrawn: Vec<OpKey>,
     /// Places in the peer's memory where it expects final values, and the order they came in.
     ready: FxHashMap<Target, u64>,
     ready_order: VecDeque<Target>,
@@ -176,6 +184,9 @@ impl ShmLink {
             data: VecDeque::new(),
             receipts: VecDeque::new(),
             announcements: VecDeque::new(),
+            outstanding: FxHashMap::default(),
+            withdrawals: VecDeque::new(),
+            withdrawn: Vec::new(),
             ready: FxHashMap::default(),
             ready_order: VecDeque::new(),
             lent: Vec::new(),
@@ -208,7 +219,29 @@ impl ShmLink {
         if header.payload_bytes() > INLINE_BYTES
             && let Some(offset) = self.store.segment.offset_of(place)
         {
+            self.outstanding.entry(header.key).or_default().push(target(&header));
             self.announcements.push_back((header, offset));
+        }
+    }
+
+    /// The operation failed: the peer must not write its places any more. False if it has none left;
+    /// otherwise the peer's answer will be in `withdrawn`.
+    pub(crate) fn withdraw(&mut self, key: OpKey) -> bool {
+        self.announcements.retain(|(header, _)| header.key != key);
+        let open = self.outstanding.remove(&key).is_some();
+        if open {
+            self.withdrawals.push_back((WITHDRAW, key));
+        }
+        open
+    }
+
+    /// A message came; if its place was announced, it is filled, whichever way the message took.
+    fn filled(outstanding: &mut FxHashMap<OpKey, Vec<Target>>, header: &Header) {
+        if let Some(places) = outstanding.get_mut(&header.key) {
+            places.retain(|place| *place != target(header));
+            if places.is_empty() {
+                outstanding.remove(&header.key);
+            }
         }
     }
 
@@ -216,7 +249,8 @@ impl ShmLink {
         !(self.control.is_empty()
             && self.data.is_empty()
             && self.receipts.is_empty()
-            && self.announcements.is_empty())
+            && self.announcements.is_empty()
+            && self.withdrawals.is_empty())
     }
 
     pub(crate) fn has_record(&self) -> bool {
@@ -235,6 +269,14 @@ impl ShmLink {
                 break;
             }
             self.receipts.pop_front();
+            any = true;
+        }
+        while let Some((kind, key)) = self.withdrawals.front() {
+            let header = Header::control(Kind::Abort, *key);
+            if !self.writer.push(&[&prefix(*kind, 0), &header.encode()]) {
+                break;
+            }
+            self.withdrawals.pop_front();
             any = true;
         }
         while let Some((header, offset)) = self.announcements.front() {
@@ -353,12 +395,17 @@ impl ShmLink {
                     // At once: a final value behind it may be waiting for this delivery.
                     core.delivered(lent.token);
                 }
-                Some(&kind @ (FRAME | REFERENCE | READY | PLACED)) => {
+                Some(&kind @ (FRAME | REFERENCE | READY | PLACED | WITHDRAW | WITHDRAWN)) => {
                     let body = record.get(PREFIX_BYTES..).unwrap_or_default();
                     let (header, payload) =
                         body.split_first_chunk::<HEADER_BYTES>().ok_or("it sent half a frame")?;
                     let header = Header::decode(header).map_err(|error| error.to_string())?;
-                    if kind == READY {
+                    if kind == WITHDRAW {
+                        self.ready.retain(|(key, ..), _| *key != header.key);
+                        self.withdrawals.push_back((WITHDRAWN, header.key));
+                    } else if kind == WITHDRAWN {
+                        self.withdrawn.push(header.key);
+                    } else if kind == READY {
                         let offset = payload.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
                         let offset = offset.ok_or("it sent half an announcement")?;
                         if self.ready_order.len() == READY_KEPT
@@ -372,6 +419,7 @@ impl ShmLink {
                         if header.kind != Kind::Data || header.len == 0 {
                             return Err("it claims to have placed what has no place".to_string());
                         }
+                        ShmLink::filled(&mut self.outstanding, &header);
                         let (token, placement) = core.incoming(from, header);
                         match placement {
                             Placement::Straight(_) => core.arrived(token),
@@ -392,6 +440,7 @@ impl ShmLink {
                         }
                         place(from, header, payload.as_ptr(), None, core)?;
                     } else {
+                        ShmLink::filled(&mut self.outstanding, &header);
                         let receipt = number(4).expect("a frame is longer than its prefix");
                         let offset = payload.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
                         let offset = offset.ok_or("it sent half a reference")?;

@@ -20,11 +20,17 @@ use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
     net::TcpStream,
     os::fd::{AsRawFd, RawFd},
+    time::Duration,
 };
 
 /// Bytes that the kernel may hold unsent. More would hide what is urgent behind what is not, and make
 /// "delivered" mean less; less would let the link run dry between two looks.
 const UNSENT_LOW_WATER: libc::c_int = 128 << 10;
+
+/// The kernel asks a silent peer's kernel so often, and gives it up after so many silences: a machine
+/// that vanished shows within 20 s. A worker that is merely slow or stopped still answers.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEATS_MISSED: u32 = 3;
 
 /// Bytes read before other links get their turn.
 const READ_TURN_BYTES: usize = 512 << 10;
@@ -142,6 +148,13 @@ impl Outgoing {
 impl TcpLink {
     pub(crate) fn new(stream: TcpStream, seal: Option<Seal>) -> io::Result<TcpLink> {
         stream.set_nonblocking(true)?;
+        let socket = socket2::SockRef::from(&stream);
+        let heartbeat = socket2::TcpKeepalive::new()
+            .with_time(HEARTBEAT)
+            .with_interval(HEARTBEAT)
+            .with_retries(HEARTBEATS_MISSED);
+        socket.set_tcp_keepalive(&heartbeat)?;
+        socket.set_tcp_user_timeout(Some(HEARTBEAT * (1 + HEARTBEATS_MISSED)))?;
         let low_water = UNSENT_LOW_WATER;
         // SAFETY: a plain socket option with a correctly sized value. Failure only costs urgency.
         unsafe {
@@ -298,7 +311,7 @@ impl TcpLink {
             if self.flush(&mut delivered).is_err() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_micros(200));
+            std::thread::sleep(Duration::from_micros(200));
         }
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }

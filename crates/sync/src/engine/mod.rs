@@ -26,7 +26,7 @@ use crate::{
     resolver::Resolver,
     scheduler::Scheduler,
     slab::{Key, Slab},
-    strategy::UnknownStrategy,
+    strategy::{AutoTable, UnknownStrategy},
 };
 use chunk::{Chunk, ChunkSlot};
 use outgoing::Sending;
@@ -144,10 +144,26 @@ pub struct Load {
 impl Engine {
     /// An engine for `rank` of the view, idle. Fails if the view names a strategy nobody knows.
     pub fn new(rank: Rank, view: Arc<View>) -> Result<Engine, UnknownStrategy> {
-        Ok(Engine {
+        let (hosts, resolver) = (view.host_indices().into(), Resolver::for_view(&view)?);
+        Ok(Engine::with(rank, view, hosts, resolver))
+    }
+
+    /// Engines for all ranks of the view. They share what follows from the view alone, which is most of
+    /// their memory where one process plays a thousand workers.
+    pub fn for_all(view: &Arc<View>) -> Result<Vec<Engine>, UnknownStrategy> {
+        let hosts: Arc<[u32]> = view.host_indices().into();
+        let resolver = Resolver::for_view(view)?;
+        let ranks = (0..view.size() as u32).map(Rank);
+        Ok(ranks
+            .map(|rank| Engine::with(rank, view.clone(), hosts.clone(), resolver.fresh()))
+            .collect())
+    }
+
+    fn with(rank: Rank, view: Arc<View>, hosts: Arc<[u32]>, resolver: Resolver) -> Engine {
+        Engine {
             rank,
-            hosts: view.host_indices().into(),
-            resolver: Resolver::for_view(&view)?,
+            hosts,
+            resolver,
             scheduler: Scheduler::new(view.settings.credit.0),
             peers: Peers::new(view.size(), view.settings.eager.0),
             view,
@@ -165,7 +181,7 @@ impl Engine {
             last_posted: "".into(),
             lost: Vec::new(),
             left: Vec::new(),
-        })
+        }
     }
 
     /// The rank this engine plays.
@@ -176,6 +192,11 @@ impl Engine {
     /// The view that operations posted now belong to.
     pub fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// Which strategy all-reduces of all workers use, by size, and why.
+    pub fn choices(&self) -> AutoTable {
+        self.resolver.table(&self.hosts)
     }
 
     /// What the engine carries right now.

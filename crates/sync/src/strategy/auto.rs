@@ -11,7 +11,7 @@ use super::{
     ring,
 };
 use crate::program::Strategy;
-use paceline_job::{ByteSize, Link, Rate, Settings, Topology};
+use paceline_job::{ByteSize, Link, Rate, Settings, Topology, View};
 use std::{sync::Arc, time::Duration};
 
 /// What messages cost.
@@ -46,6 +46,17 @@ impl CostModel {
             incast: CostModel::USUAL_INCAST,
             partition: settings.partition,
         }
+    }
+
+    /// What was measured for a view; the usual where nothing was.
+    pub fn for_view(view: &View) -> CostModel {
+        let usual = CostModel::usual(&view.settings);
+        let memory = view.measured.memory.unwrap_or(usual.memory);
+        let wire = view.measured.wire.unwrap_or(usual.wire);
+        // The latency of a message is in good part the work of its two ends.
+        let nearest = view.measured.memory.or(view.measured.wire);
+        let overhead = nearest.map_or(usual.overhead, |link| link.latency / 2);
+        CostModel { memory, wire, overhead, ..usual }
     }
 
     /// The order of magnitude of today's machines, for when nothing was measured: memory between
