@@ -5,6 +5,8 @@ use crate::memory::{Memory, WorkOrder};
 use paceline_job::{Dtype, Rank, ReduceOp};
 use paceline_sync::{
     event::{BufId, Loc, OpId, Placement, Recipe},
+    frame::{Header, OpKey},
+    program::Slot,
     slab::Key,
 };
 use rustc_hash::FxHashMap;
@@ -13,6 +15,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Default)]
 pub struct Contents {
     ranks: Vec<RankMemory>,
+    written_by_neighbours: u64,
     violations: Vec<String>,
 }
 
@@ -24,7 +27,12 @@ struct RankMemory {
     scratch: Vec<Option<Vec<u8>>>,
     /// What is handed to the transport and must not change.
     departing: FxHashMap<Key, Departing>,
+    /// Where frames of neighbours may be written by them.
+    expected: FxHashMap<Expected, Loc>,
 }
+
+/// Sender, operation, chunk and slot.
+type Expected = (Rank, OpKey, u32, Slot);
 
 #[derive(Debug)]
 struct Departing {
@@ -70,6 +78,7 @@ impl Contents {
     pub fn new(size: usize) -> Contents {
         Contents {
             ranks: (0..size).map(|_| RankMemory::default()).collect(),
+            written_by_neighbours: 0,
             violations: Vec::new(),
         }
     }
@@ -102,6 +111,11 @@ impl Contents {
     /// What was done that must not be: memory read or written at the wrong time.
     pub fn violations(&self) -> &[String] {
         &self.violations
+    }
+
+    /// How many frames their senders wrote straight into place.
+    pub fn written_by_neighbours(&self) -> u64 {
+        self.written_by_neighbours
     }
 
     /// Pieces of scratch that hold something.
@@ -175,6 +189,21 @@ impl Contents {
         }
     }
 
+    /// A neighbour that may write in place does so at the first moment it can: whatever the receiver
+    /// still does with that memory will then go wrong, and be seen.
+    fn write_at_neighbour(&mut self, rank: Rank, to: Rank, header: &Header, bytes: &[u8]) {
+        let memory = &mut self.ranks[to.index()];
+        let expected = (rank, header.key, header.chunk, header.slot);
+        let Some(Loc::Out(op, at)) = memory.expected.remove(&expected) else { return };
+        let Some(lent) = memory.ops.get_mut(op.0 as usize).and_then(Option::as_mut) else { return };
+        self.written_by_neighbours += 1;
+        let out = lent.out.as_mut().unwrap_or(&mut lent.own);
+        match out.get_mut(at as usize..at as usize + bytes.len()) {
+            Some(place) => place.copy_from_slice(bytes),
+            None => self.blame(to, "a message is expected beyond the output's end".to_string()),
+        }
+    }
+
     fn computed(&mut self, result: Result<Vec<u8>, String>, rank: Rank) -> Vec<u8> {
         result.unwrap_or_else(|reason| {
             self.blame(rank, reason);
@@ -201,11 +230,17 @@ impl Memory for Contents {
     type Parcel = Parcel;
     type Task = Task;
 
-    fn depart(&mut self, rank: Rank, to: Rank, token: Key, from: Loc, bytes: u64) -> Parcel {
-        let bytes = self.read(rank, from, bytes as usize);
+    fn depart(&mut self, rank: Rank, to: Rank, token: Key, header: &Header, from: Loc) -> Parcel {
+        let bytes = self.read(rank, from, header.payload_bytes());
+        self.write_at_neighbour(rank, to, header, &bytes);
         let departing = Departing { to, from, bytes: bytes.clone() };
         self.ranks[rank.index()].departing.insert(token, departing);
         Parcel(bytes)
+    }
+
+    fn expect(&mut self, rank: Rank, from: Rank, header: &Header, into: Loc) {
+        let expected = (from, header.key, header.chunk, header.slot);
+        self.ranks[rank.index()].expected.insert(expected, into);
     }
 
     fn delivered(&mut self, rank: Rank, token: Key) {
@@ -271,6 +306,7 @@ impl Memory for Contents {
         let Lent { mut own, out, written } = lent;
         own.truncate(written.len());
         let tensor = Tensor { out: out.unwrap_or(own), written, succeeded };
+        memory.expected.retain(|_, into| !matches!(into, Loc::Out(id, _) if *id == op));
         if memory.returned.len() <= place {
             memory.returned.resize_with(place + 1, || None);
         }

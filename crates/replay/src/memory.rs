@@ -4,6 +4,7 @@
 use paceline_job::Rank;
 use paceline_sync::{
     event::{BufId, Loc, OpId, Placement, Recipe},
+    frame::Header,
     slab::Key,
 };
 
@@ -30,7 +31,18 @@ pub trait Memory {
     type Task: std::fmt::Debug;
 
     /// A frame is handed to the transport: read its payload.
-    fn depart(&mut self, rank: Rank, to: Rank, token: Key, from: Loc, bytes: u64) -> Self::Parcel;
+    fn depart(
+        &mut self,
+        rank: Rank,
+        to: Rank,
+        token: Key,
+        header: &Header,
+        from: Loc,
+    ) -> Self::Parcel;
+
+    /// From now on a worker of the same host may write the payload of a frame with this key, chunk and
+    /// slot into its place.
+    fn expect(&mut self, rank: Rank, from: Rank, header: &Header, into: Loc);
 
     /// The frame was delivered: from now on the place it was read from may change.
     fn delivered(&mut self, rank: Rank, token: Key);
@@ -63,7 +75,8 @@ impl Memory for Weightless {
     type Parcel = ();
     type Task = ();
 
-    fn depart(&mut self, _: Rank, _: Rank, _: Key, _: Loc, _: u64) {}
+    fn depart(&mut self, _: Rank, _: Rank, _: Key, _: &Header, _: Loc) {}
+    fn expect(&mut self, _: Rank, _: Rank, _: &Header, _: Loc) {}
     fn lost(&mut self, _: Rank, _: Rank) {}
     fn delivered(&mut self, _: Rank, _: Key) {}
     fn begin_place(&mut self, _: Rank, _: Placement, _: ()) {}

@@ -70,6 +70,23 @@ fn larger_groups_end_with_the_right_results_too() {
 }
 
 #[test]
+fn neighbours_write_final_values_in_place_and_break_nothing() {
+    let written = std::cell::Cell::new(0);
+    under_seeds(200, |seed| {
+        let mut random = Random::new(seed);
+        let mut scenario = Scenario::draw(&mut random, 5);
+        let mut view = (*scenario.view).clone();
+        view.workers.iter_mut().for_each(|worker| worker.host = "host0".to_string());
+        scenario.view = std::sync::Arc::new(view);
+        let mut run = scenario.run();
+        everything_ends_well(&scenario, &mut run)?;
+        written.set(written.get() + run.cluster.memory().written_by_neighbours());
+        Ok(())
+    });
+    assert!(written.get() > 0, "no neighbour ever wrote in place");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     under_seeds(50, |seed| {
         let draw = || Scenario::draw(&mut Random::new(seed), 5);

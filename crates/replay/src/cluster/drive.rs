@@ -149,8 +149,6 @@ impl<M: Memory> Cluster<M> {
                     self.run_errand(rank, Errand::Send { to: to.0, frame });
                 }
             }
-            // An offer to transports that can write into a peer's memory; the modelled ones cannot.
-            Action::Expect { .. } => {}
             Action::Place { token, placement } => self.place(rank, token, placement),
             // Memory may make use of it; how long a frame takes does not change.
             Action::Expect { from, header, into } => {

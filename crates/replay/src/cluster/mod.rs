@@ -111,10 +111,7 @@ impl<M: Memory> Cluster<M> {
         config.validate()?;
         let size = view.size();
         let network = Network::new(&view, topology, config.network.clone(), config.seed)?;
-        let ranks = (0..size as u32).map(Rank);
-        let engines = ranks
-            .map(|rank| Engine::new(rank, view.clone()))
-            .collect::<Result<Vec<Engine>, _>>()?;
+        let engines = Engine::for_all(&view)?;
         Ok(Cluster {
             per_frame: u64::try_from(config.worker.per_frame.as_nanos()).unwrap_or(u64::MAX),
             config,

@@ -58,9 +58,12 @@ impl<P> Frame<P> {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Connection<P> {
-    /// Committed frames, in stream order. The first `flying` have left the wire and not arrived.
-    stream: VecDeque<Frame<P>>,
+    /// Frames in the order they will arrive: `flying` that have left the wire, the rest of `committed`,
+    /// `waiting_control`, and data frames that wait.
+    frames: VecDeque<Frame<P>>,
     flying: u32,
+    committed: u32,
+    waiting_control: u32,
     pub from: u32,
     pub to: u32,
     /// Whether frames pass; once closed, for good.
@@ -70,9 +73,9 @@ pub(super) struct Connection<P> {
     pub entered: bool,
     /// Whether it shares no link. Then nobody waits for its end, and no timer is set for it.
     pub alone: bool,
-    /// Whether the last committed frame is delivered. Nothing waits below while it is.
+    /// Whether the last committed frame is delivered. While it is, no frame waits.
     tail_delivered: bool,
-    committed: u64,
+    committed_bytes: u64,
     /// When the earliest timer set for it goes off.
     pub armed: u64,
     /// Bytes per nanosecond.
@@ -84,8 +87,6 @@ pub(super) struct Connection<P> {
     pub latency: u64,
     last_arrival: u64,
     pub path: Path,
-    waiting_control: VecDeque<Frame<P>>,
-    waiting_data: VecDeque<Frame<P>>,
 }
 
 /// What the stream does next, by itself.
@@ -121,24 +122,27 @@ impl<P> Connection<P> {
             armed: u64::MAX,
             anchor_time: 0.0,
             anchor_position: 0.0,
-            stream: VecDeque::new(),
+            frames: VecDeque::new(),
             flying: 0,
             committed: 0,
+            waiting_control: 0,
             tail_delivered: true,
-            waiting_control: VecDeque::new(),
-            waiting_data: VecDeque::new(),
+            committed_bytes: 0,
             last_arrival: 0,
         }
     }
 
     /// Whether bytes are left to send.
     pub(super) fn has_unsent(&self) -> bool {
-        (self.flying as usize) < self.stream.len()
+        self.flying < self.committed
     }
 
     fn next_milestone(&self, queue_bytes: u64) -> Option<(f64, Milestone)> {
-        let head = self.stream.get(self.flying as usize)?.end;
-        let accepted = self.committed.saturating_sub(queue_bytes);
+        if !self.has_unsent() {
+            return None;
+        }
+        let head = self.frames[self.flying as usize].end;
+        let accepted = self.committed_bytes.saturating_sub(queue_bytes);
         let (position, milestone) = if !self.tail_delivered && accepted <= head {
             (accepted, Milestone::TailDelivered)
         } else {
@@ -168,16 +172,17 @@ impl<P> Connection<P> {
             self.anchor_time = time;
             match milestone {
                 Milestone::TailDelivered => {
-                    let accepted = self.committed.saturating_sub(around.queue_bytes) as f64;
+                    let accepted = self.committed_bytes.saturating_sub(around.queue_bytes) as f64;
                     self.anchor_position = self.anchor_position.max(accepted);
                     self.tail_delivered = true;
-                    if let Some(Frame { body: Body::Data { token, .. }, .. }) = self.stream.back() {
-                        around.delivered.push((self.from, *token));
+                    let tail = &self.frames[self.committed as usize - 1];
+                    if let Body::Data { token, .. } = tail.body {
+                        around.delivered.push((self.from, token));
                     }
-                    self.commit_waiting(around);
+                    self.commit_waiting(self.anchor_position, around);
                 }
                 Milestone::HeadLeft => {
-                    let head = &mut self.stream[self.flying as usize];
+                    let head = &mut self.frames[self.flying as usize];
                     self.anchor_position = head.end as f64;
                     let late =
                         if around.jitter == 0 { 0 } else { around.random.below(around.jitter) };
@@ -185,8 +190,9 @@ impl<P> Connection<P> {
                     self.last_arrival = self.last_arrival.max(arrival);
                     head.arrival = self.last_arrival;
                     self.flying += 1;
-                    if let Some(head) = self.stream.get_mut(self.flying as usize) {
-                        head.first_byte_at = time as u64 + self.latency;
+                    if self.has_unsent() {
+                        let first_byte_at = time as u64 + self.latency;
+                        self.frames[self.flying as usize].first_byte_at = first_byte_at;
                     }
                 }
             }
@@ -207,56 +213,53 @@ impl<P> Connection<P> {
     pub(super) fn enqueue(&mut self, now: u64, mut frame: Frame<P>, around: &mut Surroundings) {
         if !self.has_unsent() {
             self.anchor_time = self.anchor_time.max(now as f64);
-            self.anchor_position = self.committed as f64;
+            self.anchor_position = self.committed_bytes as f64;
             frame.first_byte_at = now + self.latency;
         }
-        if !self.tail_delivered {
-            match frame.body {
-                Body::Data { .. } | Body::Goodbye => self.waiting_data.push_back(frame),
-                Body::Control(_) => self.waiting_control.push_back(frame),
-            }
-            return;
+        if matches!(frame.body, Body::Control(_)) {
+            let place = self.committed + self.waiting_control;
+            self.waiting_control += 1;
+            self.frames.insert(place as usize, frame);
+        } else {
+            self.frames.push_back(frame);
         }
         let moved = self.rate * (now as f64 - self.anchor_time).max(0.0);
-        self.commit(frame, self.anchor_position + moved, around);
+        self.commit_waiting(self.anchor_position + moved, around);
     }
 
-    fn commit(&mut self, mut frame: Frame<P>, position: f64, around: &mut Surroundings) {
-        self.committed += frame.bytes();
-        frame.end = self.committed;
-        self.tail_delivered = self.committed as f64 - position <= around.queue_bytes as f64;
-        if let Body::Data { token, .. } = frame.body
-            && self.tail_delivered
-        {
-            around.delivered.push((self.from, token));
-        }
-        self.stream.push_back(frame);
-    }
-
-    fn commit_waiting(&mut self, around: &mut Surroundings) {
-        while self.tail_delivered {
-            let frame = match self.waiting_control.pop_front() {
-                Some(frame) => Some(frame),
-                None if around.overtaking => {
-                    let last = self.waiting_data.back().is_some_and(|frame| frame.is_last());
-                    let movable = self.waiting_data.len() - usize::from(last);
-                    let place = around.random.below(movable as u64);
-                    self.waiting_data.remove(place as usize)
-                }
-                None => self.waiting_data.pop_front(),
-            };
-            let Some(frame) = frame else { return };
-            self.commit(frame, self.anchor_position, around);
+    /// Commit what the kernel takes when the stream has come to `position`.
+    fn commit_waiting(&mut self, position: f64, around: &mut Surroundings) {
+        while self.tail_delivered && (self.committed as usize) < self.frames.len() {
+            let next = self.committed as usize;
+            if self.waiting_control > 0 {
+                self.waiting_control -= 1;
+            } else if around.overtaking {
+                let last = self.frames.back().is_some_and(Frame::is_last);
+                let movable = self.frames.len() - next - usize::from(last);
+                self.frames.swap(next, next + around.random.below(movable as u64) as usize);
+            }
+            let frame = &mut self.frames[next];
+            self.committed += 1;
+            self.committed_bytes += frame.bytes();
+            frame.end = self.committed_bytes;
+            let ahead = self.committed_bytes as f64 - position;
+            self.tail_delivered = ahead <= around.queue_bytes as f64;
+            if let Body::Data { token, .. } = frame.body
+                && self.tail_delivered
+            {
+                around.delivered.push((self.from, token));
+            }
         }
     }
 
     /// The next frame that has arrived by `now`.
     pub(super) fn arrived(&mut self, now: u64) -> Option<Frame<P>> {
-        if self.flying == 0 || self.stream.front().is_some_and(|frame| frame.arrival > now) {
+        if self.flying == 0 || self.frames.front()?.arrival > now {
             return None;
         }
         self.flying -= 1;
-        self.stream.pop_front()
+        self.committed -= 1;
+        self.frames.pop_front()
     }
 
     /// When it has to be looked at again. Frames that leave the wire between need no look.
@@ -264,7 +267,7 @@ impl<P> Connection<P> {
         // Rounded up, so that what is due has happened; a float beyond the range becomes the end of time.
         let up = |time: f64| time.ceil() as u64;
         let mut due = u64::MAX;
-        if let Some(first) = self.stream.front() {
+        if let Some(first) = self.frames.front() {
             due = if self.flying > 0 {
                 first.arrival
             } else {
@@ -273,9 +276,9 @@ impl<P> Connection<P> {
         }
         if self.has_unsent() {
             if !self.tail_delivered {
-                due = due.min(up(self.time_of(self.committed.saturating_sub(queue_bytes))));
+                due = due.min(up(self.time_of(self.committed_bytes.saturating_sub(queue_bytes))));
             } else if !self.alone {
-                due = due.min(up(self.time_of(self.committed)));
+                due = due.min(up(self.time_of(self.committed_bytes)));
             }
         }
         due
@@ -284,10 +287,10 @@ impl<P> Connection<P> {
     /// Forget every frame.
     pub(super) fn close(&mut self) {
         self.open = false;
-        self.stream = VecDeque::new();
-        self.waiting_control = VecDeque::new();
-        self.waiting_data = VecDeque::new();
+        self.frames = VecDeque::new();
         self.flying = 0;
+        self.committed = 0;
+        self.waiting_control = 0;
         self.tail_delivered = true;
     }
 }
