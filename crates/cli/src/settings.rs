@@ -21,7 +21,7 @@ pub struct SettingsArgs {
     pub partition: Option<ByteSize>,
 
     /// Bytes in flight, above which no further chunk starts. Small: an urgent tensor waits less. Large: the link never
-    /// runs dry. `unlimited` turns scheduling off [default: 8MiB].
+    /// runs dry. `unlimited` turns scheduling off [default: 1MiB].
     #[arg(long, value_name = "BYTES")]
     pub credit: Option<ByteSize>,
 

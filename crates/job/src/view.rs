@@ -148,7 +148,7 @@ impl Default for Settings {
         Settings {
             strategy: StrategyChoice::auto(),
             partition: ByteSize::mib(1),
-            credit: ByteSize::mib(8),
+            credit: ByteSize::mib(1),
             eager: ByteSize::mib(4),
             stall_report: Duration::from_secs(10),
             timeout: Duration::from_secs(30 * 60),

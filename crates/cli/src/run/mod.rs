@@ -39,7 +39,7 @@ const DEATH: Duration = Duration::from_secs(10);
 /// Start N workers of a program on this machine, and see them through.
 ///
 /// Every worker gets the variables that PyTorch reads (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
-/// MASTER_PORT) and Paceline's own, so that `init_process_group("paceline")` or "gloo" finds the others.
+/// MASTER_PORT) and Paceline's own, so that programs that read them, PyTorch's among them, find each other.
 ///
 /// What workers write appears line by line with the rank in front. Rank 0 reads our standard input unless
 /// that is a terminal; the others read nothing.
