@@ -20,6 +20,7 @@ mod scratch;
 mod stall;
 
 use crate::{
+    collective::Collective,
     event::{Action, Event, OpError, OpId, Post, name_hash},
     frame::{Header, Kind, OpKey},
     program::{Member, Site, Strategy},
@@ -263,12 +264,21 @@ impl Engine {
             return out
                 .push(invalid(format!("its group names worker {rank}, which does not exist")));
         }
+        if let Some(rank) = group.and_then(|ranks| named_twice(ranks, self.view.size())) {
+            return out.push(invalid(format!("its group names worker {rank} twice")));
+        }
         let hosts = match group {
             None => self.hosts.clone(),
             Some(ranks) => ranks.iter().map(|rank| self.hosts[rank.index()]).collect(),
         };
         if let Err(reason) = post.collective.validate(hosts.len() as u32) {
             return out.push(invalid(reason));
+        }
+        if let Collective::Send { to: other, .. } | Collective::Recv { from: other, .. } =
+            post.collective
+            && other == me
+        {
+            return out.push(invalid("a worker cannot send to itself; copy instead".into()));
         }
 
         let hash = name_hash(&post.name, group);
@@ -425,6 +435,12 @@ impl Engine {
         };
         ranks.into_iter()
     }
+}
+
+/// The first rank of a group that comes again; all are below `size`.
+fn named_twice(ranks: &[Rank], size: usize) -> Option<Rank> {
+    let mut seen = vec![false; size];
+    ranks.iter().copied().find(|rank| std::mem::replace(&mut seen[rank.index()], true))
 }
 
 /// A 64-bit signature as a header carries it.
