@@ -74,7 +74,16 @@ pub(super) struct Lane {
     /// One past the receive instruction that was last announced by [`crate::event::Action::Expect`].
     pub announced: u32,
     /// Messages whose turn has not come: at most one per receive instruction.
-    pub held: Vec<(u32, BufId)>,
+    pub held: Vec<Held>,
+}
+
+/// A message for a later instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub pc: u32,
+    pub buf: BufId,
+    /// Not while the driver still moves its bytes; the scratch is the driver's until then.
+    pub is_here: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -129,7 +129,7 @@ impl Engine {
             }
             ChunkSlot::Running(chunk) => self.chunks.get(*chunk).is_some_and(|chunk| {
                 chunk.lanes.iter().enumerate().any(|(at, lane)| {
-                    let held = |pc: u32| lane.held.iter().any(|(held, _)| *held == pc);
+                    let held = |pc: u32| lane.held.iter().any(|held| held.pc == pc);
                     // What the driver has in hand is here.
                     let busy = matches!(lane.state, LaneState::Busy { .. });
                     let first = lane.pc + u32::from(busy);

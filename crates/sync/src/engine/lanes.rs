@@ -73,18 +73,19 @@ impl Engine {
                 }
                 Instr::Recv { from, with, into, len } => {
                     let pc = lane.pc;
-                    let Some(at) = lane.held.iter().position(|(held, _)| *held == pc) else {
+                    let Some(at) = lane.held.iter().position(|held| held.pc == pc) else {
                         if let (None, Dest::Out(at)) = (with, into) {
                             self.expect(key, lane_index, from, at, len, out);
                         }
                         return;
                     };
-                    if self.must_wait_for_delivery(key, lane_index, into) {
+                    let is_here = lane.held[at].is_here;
+                    if !is_here || self.must_wait_for_delivery(key, lane_index, into) {
                         return;
                     }
                     let lane = &mut self.chunks.get_mut(key).expect("seen above").lanes
                         [lane_index as usize];
-                    let (_, buf) = lane.held.swap_remove(at);
+                    let buf = lane.held.swap_remove(at).buf;
                     if let (None, Dest::Reg(register)) = (with, into) {
                         lane.pc += 1;
                         let old = lane.registers[usize::from(register)].replace(buf);
@@ -283,7 +284,8 @@ impl Engine {
         let mut scratch = Vec::new();
         let mut busy = false;
         for lane in chunk.lanes.iter_mut() {
-            scratch.extend(lane.held.drain(..).map(|(_, buf)| buf));
+            let held = lane.held.drain(..);
+            scratch.extend(held.filter(|held| held.is_here).map(|held| held.buf));
             if matches!(lane.state, LaneState::Busy { .. }) {
                 // A register may be what the driver combines with.
                 busy = true;

@@ -3,7 +3,7 @@
 
 use super::{
     Engine,
-    chunk::{ChunkSlot, LaneState},
+    chunk::{ChunkSlot, Held, LaneState},
     lanes::receive_at,
 };
 use crate::{
@@ -91,6 +91,8 @@ impl Engine {
         if !its_turn || gated {
             let buf = self.bufs.take(bytes);
             self.op(id).in_hand += 1;
+            let running = self.chunks.get_mut(chunk).expect("as above");
+            running.lanes[lane_index as usize].held.push(Held { pc, buf, is_here: false });
             let purpose = Purpose::Early { op: id, chunk, buf };
             let slot = header.slot;
             let token = Some(self.receiving.insert(Receiving { from, slot, purpose }));
@@ -174,7 +176,7 @@ impl Engine {
                     self.bufs.release(buf, out);
                     return self.finish(id, out);
                 }
-                self.hold(chunk, slot, buf, out);
+                self.is_here(chunk, slot, buf, out);
             }
             Purpose::Eager { header, buf } => {
                 let header = *header;
@@ -190,8 +192,20 @@ impl Engine {
 
     /// Keep a message until its lane reaches it, which may be now.
     fn hold(&mut self, chunk: Key, slot: Slot, buf: BufId, out: &mut Vec<Action>) {
-        let Some(running) = self.chunks.get_mut(chunk) else { return self.bufs.release(buf, out) };
-        running.lanes[slot.lane as usize].held.push((slot.pc, buf));
+        let running = self.chunks.get_mut(chunk).expect("admitted messages have a chunk");
+        let held = Held { pc: slot.pc, buf, is_here: true };
+        running.lanes[slot.lane as usize].held.push(held);
+        self.advance(chunk, slot.lane, out);
+        self.finish_chunk(chunk, out);
+    }
+
+    /// All bytes of a message that is held are here.
+    fn is_here(&mut self, chunk: Key, slot: Slot, buf: BufId, out: &mut Vec<Action>) {
+        let running = self.chunks.get_mut(chunk).expect("a chunk waits for what it holds");
+        let lane = &mut running.lanes[slot.lane as usize];
+        if let Some(held) = lane.held.iter_mut().find(|held| held.buf == buf) {
+            held.is_here = true;
+        }
         self.advance(chunk, slot.lane, out);
         self.finish_chunk(chunk, out);
     }
@@ -277,7 +291,7 @@ impl Engine {
         };
         let taken = pc < state.pc
             || (pc == state.pc && matches!(state.state, LaneState::Busy { .. }))
-            || state.held.iter().any(|(held, _)| *held == pc);
+            || state.held.iter().any(|held| held.pc == pc);
         if Some(sender) != member_of(from) || taken {
             return Err(Refusal::Protocol("an instruction that is not waiting for it"));
         }
