@@ -1,0 +1,99 @@
+//! Engines survive whatever authenticated but broken peers send: the fuzzer's entry over its corpus and
+//! over seeded mutations of it, and by hand the cases it has found.
+
+#[path = "../../../fuzz/entry/engine.rs"]
+mod engine;
+#[path = "../../../fuzz/entry/trial.rs"]
+mod trial;
+
+use paceline_job::{Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View};
+use paceline_sync::{
+    collective::Collective,
+    engine::Engine,
+    event::{Action, Event, OpError, OpId, Placement, Post},
+    frame::Header,
+};
+use std::sync::Arc;
+
+#[test]
+fn no_script_of_posts_and_broken_frames_harms_an_engine() {
+    trial::try_all("engine", engine::run, 5_000);
+}
+
+fn engine(rank: u32, size: usize) -> Engine {
+    let settings = Settings { strategy: StrategyChoice("ring".into()), ..Settings::default() };
+    Engine::new(Rank(rank), Arc::new(View::local(size, settings))).unwrap()
+}
+
+fn post(collective: Collective, group: Option<Arc<[Rank]>>) -> Event {
+    Event::Post(Box::new(Post {
+        op: OpId(0),
+        name: "x".into(),
+        collective,
+        dtype: Dtype::F32,
+        reduce: ReduceOp::Sum,
+        priority: 0,
+        group,
+        in_place: false,
+    }))
+}
+
+fn feed(engine: &mut Engine, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    engine.handle(Time::ZERO, event, &mut actions);
+    actions
+}
+
+/// The data frames among actions.
+fn data(actions: &[Action]) -> Vec<Header> {
+    let of = |action: &Action| match action {
+        Action::Send { header, token: Some(_), .. } => Some(*header),
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_group_in_which_a_worker_would_send_to_itself_is_refused() {
+    let ranks = |ranks: &[u32]| Some(ranks.iter().copied().map(Rank).collect());
+    for (collective, group, reason) in [
+        (Collective::AllReduce { len: 9 }, ranks(&[0, 1, 0]), "names worker 0 twice"),
+        (Collective::AllReduce { len: 9 }, ranks(&[1, 0, 1]), "names worker 1 twice"),
+        (Collective::Send { to: 1, len: 9 }, ranks(&[0, 0]), "names worker 0 twice"),
+        (Collective::Send { to: 0, len: 9 }, ranks(&[0, 1]), "send to itself"),
+        (Collective::Recv { from: 1, len: 9 }, ranks(&[1, 0]), "send to itself"),
+    ] {
+        let actions = feed(&mut engine(0, 2), post(collective, group));
+        let [Action::Fail(OpId(0), error)] = &actions[..] else { panic!("{actions:?}") };
+        let OpError::Invalid { reason: given, .. } = &**error else { panic!("{error}") };
+        assert!(given.contains(reason), "{given}");
+    }
+}
+
+#[test]
+fn a_message_that_comes_a_second_time_while_the_first_is_on_its_way_is_refused() {
+    let [mut ours, mut theirs] = [engine(0, 2), engine(1, 2)];
+    let all_reduce = || post(Collective::AllReduce { len: 8 }, None);
+    let to_them = data(&feed(&mut ours, all_reduce()))[0];
+    let first = data(&feed(&mut theirs, all_reduce()))[0];
+    let placed = feed(&mut theirs, Event::Incoming { from: Rank(0), header: to_them });
+    let [Action::Place { token: Some(token), .. }, ..] = placed[..] else { panic!("{placed:?}") };
+    let second = data(&feed(&mut theirs, Event::Arrived { token }))[0];
+    assert_ne!(first.slot, second.slot);
+
+    // Their second message overtakes the first on another connection, twice.
+    let incoming = |header| Event::Incoming { from: Rank(1), header };
+    let held = feed(&mut ours, incoming(second));
+    assert!(matches!(held[..], [Action::Place { placement: Placement::Hold(_), .. }]), "{held:?}");
+    let again = feed(&mut ours, incoming(second));
+    assert!(
+        matches!(
+            &again[..],
+            [
+                Action::Place { token: None, placement: Placement::Discard },
+                Action::Close { peer: Rank(1), .. }
+            ]
+        ),
+        "{again:?}"
+    );
+}
