@@ -6,14 +6,15 @@ mod engine;
 #[path = "../../../fuzz/entry/trial.rs"]
 mod trial;
 
-use paceline_job::{Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View};
+use paceline_job::{ByteSize, Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View};
 use paceline_sync::{
     collective::Collective,
     engine::Engine,
     event::{Action, Event, OpError, OpId, Placement, Post},
     frame::Header,
+    slab::Key,
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 #[test]
 fn no_script_of_posts_and_broken_frames_harms_an_engine() {
@@ -21,7 +22,10 @@ fn no_script_of_posts_and_broken_frames_harms_an_engine() {
 }
 
 fn engine(rank: u32, size: usize) -> Engine {
-    let settings = Settings { strategy: StrategyChoice("ring".into()), ..Settings::default() };
+    // One chunk at a time.
+    let credit = ByteSize(1);
+    let settings =
+        Settings { strategy: StrategyChoice("ring".into()), credit, ..Settings::default() };
     Engine::new(Rank(rank), Arc::new(View::local(size, settings))).unwrap()
 }
 
@@ -39,8 +43,12 @@ fn post(collective: Collective, group: Option<Arc<[Rank]>>) -> Event {
 }
 
 fn feed(engine: &mut Engine, event: Event) -> Vec<Action> {
+    feed_at(Time::ZERO, engine, event)
+}
+
+fn feed_at(now: Time, engine: &mut Engine, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
-    engine.handle(Time::ZERO, event, &mut actions);
+    engine.handle(now, event, &mut actions);
     actions
 }
 
@@ -96,4 +104,32 @@ fn a_message_that_comes_a_second_time_while_the_first_is_on_its_way_is_refused()
         ),
         "{again:?}"
     );
+}
+
+/// What a driver gives back when the bytes of a send have left.
+fn tokens(actions: &[Action]) -> Vec<Key> {
+    let of = |action: &Action| match action {
+        Action::Send { token, .. } => *token,
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_sender_whose_bytes_still_leave_has_not_stalled() {
+    let mut engine = engine(0, 2);
+    let timeout = engine.view().settings.timeout;
+    let send = Collective::Send { to: 1, len: 1 << 20 };
+    let mut actions = feed(&mut engine, post(send, Some([Rank(0), Rank(1)].into())));
+    let mut now = Time::ZERO;
+    let mut deliveries = 0;
+    while let Some(token) = tokens(&actions).first().copied() {
+        // Nearly the whole time passes between two deliveries.
+        now = now.after(timeout - Duration::from_secs(1));
+        actions = feed_at(now, &mut engine, Event::Tick);
+        actions.extend(feed_at(now, &mut engine, Event::Delivered { token }));
+        deliveries += 1;
+    }
+    assert!(deliveries > 2);
+    assert_eq!(actions.last(), Some(&Action::Complete(OpId(0))));
 }

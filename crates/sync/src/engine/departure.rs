@@ -11,7 +11,7 @@ use crate::{
     frame::{Header, Kind},
     program::{Member, Slot},
 };
-use paceline_job::Rank;
+use paceline_job::{Rank, Time};
 
 impl Engine {
     pub(super) fn peer_lost(&mut self, peer: Rank, reason: String, out: &mut Vec<Action>) {
@@ -58,13 +58,13 @@ impl Engine {
 
     /// A worker that left has finished what it took part in, or it would not have left: what was sent
     /// to it has reached it, and what still needs it never had it.
-    pub(super) fn peer_left(&mut self, peer: Rank, out: &mut Vec<Action>) {
+    pub(super) fn peer_left(&mut self, now: Time, peer: Rank, out: &mut Vec<Action>) {
         if self.is_gone(peer) {
             return;
         }
         self.left.push(peer);
         for token in self.sends_to(peer) {
-            self.delivered(token, out);
+            self.delivered(now, token, out);
         }
         for id in self.concerned(peer) {
             self.fail_if_needed(id, peer, out);

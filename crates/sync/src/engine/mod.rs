@@ -219,10 +219,10 @@ impl Engine {
             Event::Control { from, header, payload } => {
                 self.control(now, from, header, &payload, out)
             }
-            Event::Delivered { token } => self.delivered(token, out),
+            Event::Delivered { token } => self.delivered(now, token, out),
             Event::Worked { token } => self.worked(now, token, out),
             Event::PeerLost { peer, reason } => self.peer_lost(peer, reason, out),
-            Event::PeerLeft { peer } => self.peer_left(peer, out),
+            Event::PeerLeft { peer } => self.peer_left(now, peer, out),
             Event::View(view) => self.install(view),
             Event::Tick => self.tick(now, out),
         }

@@ -9,7 +9,7 @@ use crate::{
     program::{Member, Slot, Source},
     slab::Key,
 };
-use paceline_job::Rank;
+use paceline_job::{Rank, Time};
 
 /// A frame that the transport has and has not delivered.
 #[derive(Debug)]
@@ -127,11 +127,13 @@ impl Engine {
         out.push(Action::Send { to, token, header, payload: Payload::Memory(loc) });
     }
 
-    pub(super) fn delivered(&mut self, token: Key, out: &mut Vec<Action>) {
+    pub(super) fn delivered(&mut self, now: Time, token: Key, out: &mut Vec<Action>) {
         let Some(sending) = self.sending.remove(token) else { return };
         self.scheduler.delivered(sending.bytes);
         let op = self.op(sending.op);
         op.in_hand -= 1;
+        // A root that sends for hours makes progress, though nothing ever arrives for it.
+        op.last_progress = now;
         let failed = op.error.is_some();
         if let Some(buf) = sending.scratch {
             self.bufs.release(buf, out);
