@@ -133,3 +133,30 @@ fn a_sender_whose_bytes_still_leave_has_not_stalled() {
     assert!(deliveries > 2);
     assert_eq!(actions.last(), Some(&Action::Complete(OpId(0))));
 }
+
+#[test]
+fn a_peer_that_stands_still_in_the_middle_of_a_message_does_not_hold_a_failed_operation_for_ever() {
+    let mut engine = engine(0, 2);
+    let timeout = engine.view().settings.timeout;
+    let mut actions = feed(&mut engine, post(Collective::AllReduce { len: 8 }, None));
+    assert_eq!(tokens(&actions).len(), 1);
+    let mut now = Time::ZERO;
+    let closed = loop {
+        now = now.after(timeout);
+        assert!(now < Time::ZERO.after(5 * timeout), "{actions:?}");
+        actions = feed_at(now, &mut engine, Event::Tick);
+        let closes = |action: &Action| match action {
+            Action::Close { peer, reason } => Some((*peer, reason.clone())),
+            _ => None,
+        };
+        if let Some(closed) = actions.iter().find_map(closes) {
+            break closed;
+        }
+    };
+    assert_eq!(closed.0, Rank(1));
+    let (peer, reason) = closed;
+    let actions = feed_at(now, &mut engine, Event::PeerLost { peer, reason });
+    let Some(Action::Fail(OpId(0), error)) = actions.last() else { panic!("{actions:?}") };
+    assert!(matches!(**error, OpError::Stalled { .. }), "{error}");
+    assert_eq!(engine.next_tick(), None);
+}

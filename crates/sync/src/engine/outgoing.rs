@@ -254,6 +254,12 @@ impl Engine {
         });
     }
 
+    /// Workers that messages of an operation are on the way to or from.
+    pub(super) fn peers_in_hand(&self, id: OpId) -> Vec<Rank> {
+        let sends = self.sending.iter().filter(|(_, sending)| sending.op == id);
+        sends.map(|(_, sending)| sending.to).chain(self.senders_of(id)).collect()
+    }
+
     /// Frames that the transport has for a worker.
     pub(super) fn sends_to(&self, peer: Rank) -> Vec<Key> {
         let sends = self.sending.iter().filter(|(_, sending)| sending.to == peer);

@@ -383,6 +383,16 @@ impl Engine {
         }
     }
 
+    /// Whose messages of an operation are on their way into place.
+    pub(super) fn senders_of(&self, id: OpId) -> impl Iterator<Item = Rank> {
+        self.receiving.iter().filter_map(move |(_, receiving)| match receiving.purpose {
+            Purpose::Turn { op, .. } | Purpose::Early { op, .. } => {
+                (op == id).then_some(receiving.from)
+            }
+            Purpose::Eager { .. } => None,
+        })
+    }
+
     pub(super) fn forget_receives(&mut self, peer: Rank, out: &mut Vec<Action>) {
         let tokens: Vec<Key> = self
             .receiving

@@ -20,31 +20,65 @@ pub(super) struct Stall {
     reports: u32,
     reported: bool,
     answers: Vec<RankState>,
+    /// When it was first seen to have failed while a driver still had some of its memory.
+    failed: Option<Time>,
 }
 
 impl Engine {
     /// When the next [`crate::event::Event::Tick`] could change anything, if ever.
     pub fn next_tick(&self) -> Option<Time> {
         let settings = &self.view.settings;
-        let live = self.ops.iter().flatten().filter(|op| op.error.is_none());
-        live.map(|op| {
-            let fails = op.last_progress.after(settings.timeout);
-            let wait = settings.stall_report.saturating_mul(1 << op.stall.reports.min(16));
-            let asks = match op.stall.asked {
-                Some(asked) if !op.stall.reported => asked.after(ANSWER_TIME),
-                _ => op.last_progress.after(wait),
-            };
-            fails.min(asks)
-        })
-        .min()
+        self.ops
+            .iter()
+            .flatten()
+            .map(|op| {
+                if op.error.is_some() {
+                    return op
+                        .stall
+                        .failed
+                        .map_or(Time::ZERO, |failed| failed.after(settings.timeout));
+                }
+                let fails = op.last_progress.after(settings.timeout);
+                let wait = settings.stall_report.saturating_mul(1 << op.stall.reports.min(16));
+                let asks = match op.stall.asked {
+                    Some(asked) if !op.stall.reported => asked.after(ANSWER_TIME),
+                    _ => op.last_progress.after(wait),
+                };
+                fails.min(asks)
+            })
+            .min()
     }
 
     pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Action>) {
-        let live = self.ops.iter().enumerate().filter_map(|(at, op)| {
-            op.as_ref().filter(|op| op.error.is_none()).map(|_| OpId(at as u32))
-        });
-        for id in live.collect::<Vec<_>>() {
-            self.look_at(now, id, out);
+        let present = (0..self.ops.len()).filter(|at| self.ops[*at].is_some());
+        for id in present.map(|at| OpId(at as u32)).collect::<Vec<_>>() {
+            if self.op(id).error.is_none() {
+                self.look_at(now, id, out);
+            } else {
+                self.look_at_failed(now, id, out);
+            }
+        }
+    }
+
+    /// A failed operation ends when no driver holds its memory any more. A peer that neither takes nor
+    /// sends the rest of a message must not hold it, and whoever waits, for ever.
+    fn look_at_failed(&mut self, now: Time, id: OpId, out: &mut Vec<Action>) {
+        let timeout = self.view.settings.timeout;
+        let op = self.op(id);
+        let failed = *op.stall.failed.get_or_insert(now);
+        if now.since(failed) < timeout {
+            return;
+        }
+        op.stall.failed = Some(now);
+        let name = op.post.name.clone();
+        let mut peers = self.peers_in_hand(id);
+        peers.sort();
+        peers.dedup();
+        for peer in peers {
+            let seconds = timeout.as_secs();
+            let reason =
+                format!("a message of `{name}`, which failed, has been under way for {seconds} s");
+            out.push(Action::Close { peer, reason });
         }
     }
 
