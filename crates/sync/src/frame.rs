@@ -40,12 +40,14 @@ pub enum Kind {
     Wake = 9,
     /// "I am leaving in good order": what follows is the end of the stream.
     Goodbye = 10,
+    /// "You sent data of this tensor, which ended well here": the two posted different things.
+    Ended = 11,
 }
 
 impl Kind {
     fn from_wire(code: u8) -> Option<Kind> {
         use Kind::*;
-        [Data, Request, Notice, Grant, Abort, Lost, StallQuery, StallReply, Wake, Goodbye]
+        [Data, Request, Notice, Grant, Abort, Lost, StallQuery, StallReply, Wake, Goodbye, Ended]
             .into_iter()
             .find(|kind| *kind as u8 == code)
     }

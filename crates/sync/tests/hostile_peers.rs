@@ -6,15 +6,17 @@ mod engine;
 #[path = "../../../fuzz/entry/trial.rs"]
 mod trial;
 
-use paceline_job::{ByteSize, Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View};
+use paceline_job::{
+    ByteSize, Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View, ViewVersion,
+};
 use paceline_sync::{
     collective::Collective,
     engine::Engine,
-    event::{Action, Event, OpError, OpId, Placement, Post},
-    frame::Header,
+    event::{Action, Event, OpError, OpId, Payload, Placement, Post},
+    frame::{Header, Kind, OpKey},
     slab::Key,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 #[test]
 fn no_script_of_posts_and_broken_frames_harms_an_engine() {
@@ -159,4 +161,84 @@ fn a_peer_that_stands_still_in_the_middle_of_a_message_does_not_hold_a_failed_op
     let Some(Action::Fail(OpId(0), error)) = actions.last() else { panic!("{actions:?}") };
     assert!(matches!(**error, OpError::Stalled { .. }), "{error}");
     assert_eq!(engine.next_tick(), None);
+}
+
+/// Carry frames between two engines until nothing is under way; what each did besides.
+fn converse(engines: &mut [Engine; 2], posts: [Event; 2]) -> [Vec<Action>; 2] {
+    let mut queue: VecDeque<(usize, Event)> = (0..).zip(posts).collect();
+    let mut done = [Vec::new(), Vec::new()];
+    while let Some((at, event)) = queue.pop_front() {
+        for action in feed(&mut engines[at], event) {
+            let from = Rank(at as u32);
+            match action {
+                Action::Send { token, header, payload, .. } => {
+                    queue.extend(token.map(|token| (at, Event::Delivered { token })));
+                    let event = match payload {
+                        Payload::Memory(_) => Event::Incoming { from, header },
+                        Payload::Inline(payload) => Event::Control { from, header, payload },
+                    };
+                    queue.push_back((1 - at, event));
+                }
+                Action::Place { token, .. } => {
+                    queue.extend(token.map(|token| (at, Event::Arrived { token })));
+                }
+                Action::Work { token, .. } => queue.push_back((at, Event::Worked { token })),
+                other => done[at].push(other),
+            }
+        }
+    }
+    done
+}
+
+#[test]
+fn lengths_of_zero_and_more_under_one_name_do_not_leave_anybody_waiting() {
+    let all_reduce = |len| post(Collective::AllReduce { len }, None);
+    for swapped in [false, true] {
+        let posts = if swapped { [9, 0] } else { [0, 9] }.map(all_reduce);
+        let done = converse(&mut [engine(0, 2), engine(1, 2)], posts);
+        let waiting = &done[usize::from(!swapped)];
+        let [.., Action::Fail(OpId(0), error)] = &waiting[..] else { panic!("{done:?}") };
+        let text = error.to_string();
+        assert!(text.contains("different names"), "{text}");
+    }
+}
+
+#[test]
+fn roots_that_differ_are_noticed_even_where_nobody_waits_for_anything() {
+    let broadcast = |root| post(Collective::Broadcast { root, len: 9 }, None);
+    let reduce = |root| post(Collective::Reduce { root, len: 9 }, None);
+    for posts in [[broadcast(0), broadcast(1)], [reduce(1), reduce(0)]] {
+        let done = converse(&mut [engine(0, 2), engine(1, 2)], posts);
+        let told = done.iter().flatten().any(|action| match action {
+            Action::Close { reason, .. } => reason.contains("different names"),
+            Action::Fail(_, error) => error.to_string().contains("different names"),
+            _ => false,
+        });
+        assert!(told, "{done:?}");
+    }
+}
+
+#[test]
+fn what_a_peer_asks_about_is_remembered_only_up_to_a_bound() {
+    let mut engine = engine(0, 2);
+    let ask = |name| Event::Control {
+        from: Rank(1),
+        header: Header::control(Kind::Request, OpKey { name, uses: 0, view: ViewVersion(1) }),
+        payload: Box::default(),
+    };
+    let closed = (0..1_000_000).find_map(|name| feed(&mut engine, ask(name)).pop());
+    assert!(matches!(closed, Some(Action::Close { peer: Rank(1), .. })), "{closed:?}");
+}
+
+#[test]
+fn a_peer_s_words_stay_on_one_line() {
+    let mut engine = engine(0, 2);
+    feed(&mut engine, post(Collective::Recv { from: 1, len: 1 }, Some([Rank(0), Rank(1)].into())));
+    let sent = feed_at(Time::ZERO.after(Duration::from_secs(11)), &mut engine, Event::Tick);
+    let [Action::Send { header, .. }] = sent[..] else { panic!("{sent:?}") };
+    let payload = b"it broke\npaceline: worker 0: all is well\x1b[2J".as_slice().into();
+    let header = Header { kind: Kind::Abort, ..header };
+    let failed = feed(&mut engine, Event::Control { from: Rank(1), header, payload });
+    let [Action::Fail(_, error)] = &failed[..] else { panic!("{failed:?}") };
+    assert!(!error.to_string().contains(char::is_control), "{error:?}");
 }

@@ -3,7 +3,7 @@
 //! Events go in, actions come out ([`crate::event`]); time is an argument. It owns no memory of
 //! tensors, no socket, no clock and no thread, so that the same object runs a real worker and a
 //! worker in virtual time. The rooms: `lanes` runs programs, `receive` decides where arriving bytes
-//! go, `outgoing` decides whether departing ones may go, `departure` deals with workers that are gone,
+//! go, `control` answers frames without any, `outgoing` decides whether departing ones may go, `departure` deals with workers that are gone,
 //! `stall` watches for lack of progress.
 //!
 //! Bounds: scratch that waits for its turn is at most one message per receive instruction of the
@@ -11,6 +11,7 @@
 //! the engine lives, so a job should reuse them (the use count tells uses apart).
 
 mod chunk;
+mod control;
 mod departure;
 mod lanes;
 mod outgoing;
@@ -39,7 +40,8 @@ use scratch::Scratch;
 use stall::Stall;
 use std::{collections::VecDeque, sync::Arc};
 
-/// How many operations that failed elsewhere before they were posted here are remembered.
+/// How many operations that failed elsewhere before they were posted here are remembered, and how many
+/// that failed here.
 const ABORTED_KEPT: usize = 1024;
 
 /// See the file's first paragraph.
@@ -67,6 +69,8 @@ pub struct Engine {
     wanted: FxHashMap<OpKey, Vec<Rank>>,
     /// Operations that failed elsewhere before they were posted here; the oldest are forgotten.
     aborted: VecDeque<(OpKey, Rank, String)>,
+    /// Operations that failed here: messages for them may be under way still. The oldest are forgotten.
+    failed: VecDeque<OpKey>,
     last_posted: Arc<str>,
     /// Lost workers in the order they were lost, and how.
     lost: Vec<(Rank, String)>,
@@ -179,6 +183,7 @@ impl Engine {
             eager: FxHashMap::default(),
             wanted: FxHashMap::default(),
             aborted: VecDeque::new(),
+            failed: VecDeque::new(),
             last_posted: "".into(),
             lost: Vec::new(),
             left: Vec::new(),
@@ -318,10 +323,7 @@ impl Engine {
         };
         self.ops[place] = Some(Box::new(op));
         self.by_key.insert(key, id);
-        if chunks == 0 {
-            return self.finish(id, out);
-        }
-        for rank in self.wanted.remove(&key).unwrap_or_default() {
+        for rank in self.unwant(&key) {
             self.control_frame(rank, Header::control(Kind::Notice, key), &[], out);
         }
         // Before the messages that wait for it: they could finish it, or fail it a second time. If it
@@ -331,6 +333,8 @@ impl Engine {
         {
             let name = self.last_posted.clone();
             self.fail(id, OpError::Aborted { name, peer, reason }, out);
+        } else if chunks == 0 {
+            self.finish(id, out);
         }
         self.fail_without_gone(id, out);
         self.take_eager(now, id, key, out);
@@ -395,6 +399,11 @@ impl Engine {
         }
         op.error = Some(Arc::new(error));
         let key = op.key;
+        if self.failed.len() == ABORTED_KEPT {
+            self.failed.pop_front();
+        }
+        self.failed.push_back(key);
+        let op = self.op(id);
         let running: Vec<Key> = op
             .chunks
             .iter()
@@ -408,7 +417,7 @@ impl Engine {
             self.drop_chunk(chunk, out);
         }
         self.drop_blocked(id, out);
-        self.wanted.remove(&key);
+        self.unwant(&key);
         self.finish(id, out);
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Peer {
     pub held_bytes: u64,
     /// Eager bytes it may have back and was not told yet.
     pub owed_bytes: u64,
+    /// Tensors it asked about that are not posted here.
+    pub asked: u32,
     /// Sends that wait for a grant or a notice, in order.
     pub blocked: VecDeque<Blocked>,
 }
@@ -42,6 +44,7 @@ impl Peers {
                     grant_bytes: self.eager_bytes,
                     held_bytes: 0,
                     owed_bytes: 0,
+                    asked: 0,
                     blocked: VecDeque::new(),
                 };
                 self.known.insert(place, peer);

@@ -128,7 +128,8 @@ impl Engine {
             if header.charged {
                 self.owe(from, bytes, out);
             }
-            return out.push(Action::Place { token: None, placement: Placement::Discard });
+            out.push(Action::Place { token: None, placement: Placement::Discard });
+            return self.contradict(from, header.key, out);
         }
         let eager = self.view.settings.eager.0;
         let peer = self.peers.of(from);
@@ -146,8 +147,8 @@ impl Engine {
         out.push(Action::Place { token, placement: Placement::Hold(buf) });
     }
 
-    /// Whether a key that is not in progress was posted here before: it failed.
-    fn is_over(&self, key: &OpKey) -> bool {
+    /// Whether a key that is not in progress was posted here before.
+    pub(super) fn is_over(&self, key: &OpKey) -> bool {
         self.names.get(&key.name).is_some_and(|known| key.uses < known.uses)
     }
 
@@ -183,7 +184,10 @@ impl Engine {
                 let arrived = Eager { from, header, buf };
                 match self.by_key.get(&header.key).copied() {
                     Some(id) => self.take(now, id, arrived, out),
-                    None if self.is_over(&header.key) => self.drop_eager(arrived, out),
+                    None if self.is_over(&header.key) => {
+                        self.drop_eager(arrived, out);
+                        self.contradict(from, header.key, out);
+                    }
                     None => self.eager.entry(header.key).or_default().push(arrived),
                 }
             }
@@ -221,7 +225,8 @@ impl Engine {
         let Eager { from, header, buf } = message;
         let live = self.ops[id.0 as usize].as_ref().is_some_and(|op| op.error.is_none());
         if !live {
-            return self.drop_eager(message, out);
+            self.drop_eager(message, out);
+            return self.contradict(from, header.key, out);
         }
         self.op(id).last_progress = now;
         match self.admit(id, from, &header, out) {
@@ -331,55 +336,6 @@ impl Engine {
                 let ours = format!("a block of {wanted} bytes");
                 self.abort(id, OpError::Mismatch { name, peer: from, theirs, ours }, out);
             }
-        }
-    }
-
-    pub(super) fn control(
-        &mut self,
-        now: Time,
-        from: Rank,
-        header: Header,
-        payload: &[u8],
-        out: &mut Vec<Action>,
-    ) {
-        let text = || String::from_utf8_lossy(payload).into_owned();
-        match header.kind {
-            Kind::Data => {
-                let reason = "a data frame came as a control frame".to_string();
-                out.push(Action::Close { peer: from, reason });
-            }
-            Kind::Grant => self.granted(from, u64::from(header.len), out),
-            Kind::Notice => self.noticed(from, header.key, out),
-            Kind::Request => {
-                self.pay(from, out);
-                if self.by_key.contains_key(&header.key) || self.is_over(&header.key) {
-                    self.control_frame(from, Header::control(Kind::Notice, header.key), &[], out);
-                } else {
-                    let waiting = self.wanted.entry(header.key).or_default();
-                    if !waiting.contains(&from) {
-                        waiting.push(from);
-                    }
-                }
-            }
-            Kind::Abort => match self.by_key.get(&header.key).copied() {
-                Some(id) => {
-                    let name = self.op(id).post.name.clone();
-                    self.fail(id, OpError::Aborted { name, peer: from, reason: text() }, out);
-                }
-                None if self.is_over(&header.key) => {}
-                None => self.remember_aborted(header.key, from, text()),
-            },
-            Kind::Lost => {
-                let peer = Rank(header.chunk);
-                if peer != self.rank && peer.index() < self.view.size() && !self.is_gone(peer) {
-                    // Not lost yet: the driver still reads and writes for it, until it has closed.
-                    let reason = format!("{}, says worker {from}", text());
-                    out.push(Action::Close { peer, reason });
-                }
-            }
-            Kind::StallQuery => self.asked_about(from, header.key, &text(), out),
-            Kind::StallReply => self.answered(now, from, header.key, payload, out),
-            Kind::Wake | Kind::Goodbye => {}
         }
     }
 

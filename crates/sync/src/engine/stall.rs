@@ -1,7 +1,7 @@
 //! Watching for lack of progress: ask who has not posted a tensor, report what they say, and fail it
 //! when the settings' time is up. Slowness alone removes nobody.
 
-use super::Engine;
+use super::{Engine, control::one_line};
 use crate::{
     event::{Action, OpError, OpId, RankState, Report, Standing, standings},
     frame::{Header, Kind, OpKey},
@@ -187,7 +187,7 @@ impl Engine {
                 return out.push(Action::Close { peer: from, reason });
             }
         };
-        let last = String::from_utf8_lossy(&payload[1..]).into_owned();
+        let last = one_line(&payload[1..]);
         self.note_answer(now, id, from, (standing, last), out);
     }
 }
