@@ -273,8 +273,7 @@ impl Driver {
             Action::Work { token, source, with, into, elements, recipe } => {
                 let bytes = elements * recipe.dtype.size() as u64;
                 let memory = &mut self.core.memory;
-                let into =
-                    memory.write(into, bytes).expect("scratch for local work: out of memory");
+                let into = memory.write(into, bytes);
                 let (source, with) = (memory.read(source), with.map(|with| memory.read(with)));
                 // SAFETY: the engine names places of that many elements that belong to one operation.
                 unsafe { memory::combine(recipe, into, source, with, elements as usize) };

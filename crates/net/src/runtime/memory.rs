@@ -54,13 +54,15 @@ impl Store {
 }
 
 /// What a scratch number stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Scratch {
     Nothing,
     Own {
         offset: u64,
         bytes: u64,
     },
+    /// The machine had no shared memory left: ordinary memory, which reaches local peers by a copy.
+    Private(Box<[u8]>),
     /// Bytes that a peer of this host holds still for us; it is told when we are done with them.
     Peer {
         pointer: *const u8,
@@ -98,10 +100,17 @@ impl Memory {
     }
 
     /// Give a scratch number memory of its own.
-    pub(crate) fn provide(&mut self, buf: BufId, bytes: u64) -> io::Result<*mut u8> {
-        let offset = self.store.take(bytes)?;
-        *self.place(buf) = Scratch::Own { offset, bytes };
-        Ok(self.store.pointer(offset, bytes))
+    pub(crate) fn provide(&mut self, buf: BufId, bytes: u64) -> *mut u8 {
+        let (scratch, pointer) = match self.store.take(bytes) {
+            Ok(offset) => (Scratch::Own { offset, bytes }, self.store.pointer(offset, bytes)),
+            Err(_) => {
+                let mut memory = vec![0; bytes as usize].into_boxed_slice();
+                let pointer = memory.as_mut_ptr();
+                (Scratch::Private(memory), pointer)
+            }
+        };
+        *self.place(buf) = scratch;
+        pointer
     }
 
     /// Let a scratch number stand for bytes in a peer's memory.
@@ -112,7 +121,7 @@ impl Memory {
     /// The number is free again. If it stood for a peer's bytes: whom to tell, and what.
     pub(crate) fn free(&mut self, buf: BufId) -> Option<(Rank, u32)> {
         match std::mem::replace(self.place(buf), Scratch::Nothing) {
-            Scratch::Nothing => None,
+            Scratch::Nothing | Scratch::Private(_) => None,
             Scratch::Own { offset, bytes } => {
                 self.store.give(offset, bytes);
                 None
@@ -124,7 +133,7 @@ impl Memory {
     fn place(&mut self, buf: BufId) -> &mut Scratch {
         let place = buf.0 as usize;
         if self.scratch.len() <= place {
-            self.scratch.resize(place + 1, Scratch::Nothing);
+            self.scratch.resize_with(place + 1, || Scratch::Nothing);
         }
         &mut self.scratch[place]
     }
@@ -134,10 +143,11 @@ impl Memory {
         match loc {
             Loc::Own(op, at) => self.op(op).input.wrapping_add(at as usize),
             Loc::Out(op, at) => self.op(op).output.wrapping_add(at as usize),
-            Loc::Buf(buf, at) => match self.scratch[buf.0 as usize] {
+            Loc::Buf(buf, at) => match &self.scratch[buf.0 as usize] {
                 Scratch::Own { offset, bytes } => {
-                    self.store.pointer(offset, bytes).wrapping_add(at as usize)
+                    self.store.pointer(*offset, *bytes).wrapping_add(at as usize)
                 }
+                Scratch::Private(memory) => memory.as_ptr().wrapping_add(at as usize),
                 Scratch::Peer { pointer, .. } => pointer.wrapping_add(at as usize),
                 Scratch::Nothing => unreachable!("the engine names scratch it was given"),
             },
@@ -145,18 +155,22 @@ impl Memory {
     }
 
     /// Where a name's bytes can be written; scratch that has no memory yet gets it.
-    pub(crate) fn write(&mut self, loc: Loc, bytes: u64) -> io::Result<*mut u8> {
-        match loc {
+    pub(crate) fn write(&mut self, loc: Loc, bytes: u64) -> *mut u8 {
+        let (buf, at) = match loc {
             Loc::Own(..) => unreachable!("the engine never writes a caller's input"),
-            Loc::Out(op, at) => Ok(self.op(op).output.wrapping_add(at as usize)),
-            Loc::Buf(buf, at) => match *self.place(buf) {
-                Scratch::Nothing => Ok(self.provide(buf, bytes)?.wrapping_add(at as usize)),
-                Scratch::Own { offset, bytes } => {
-                    Ok(self.store.pointer(offset, bytes).wrapping_add(at as usize))
-                }
-                Scratch::Peer { .. } => unreachable!("a peer's bytes are never written"),
-            },
-        }
+            Loc::Out(op, at) => return self.op(op).output.wrapping_add(at as usize),
+            Loc::Buf(buf, at) => (buf, at as usize),
+        };
+        let start = match self.place(buf) {
+            Scratch::Nothing => self.provide(buf, bytes),
+            Scratch::Private(memory) => memory.as_mut_ptr(),
+            Scratch::Peer { .. } => unreachable!("a peer's bytes are never written"),
+            Scratch::Own { offset, bytes } => {
+                let (offset, bytes) = (*offset, *bytes);
+                self.store.pointer(offset, bytes)
+            }
+        };
+        start.wrapping_add(at)
     }
 
     fn op(&self, op: OpId) -> OpMemory {

@@ -505,13 +505,12 @@ fn place(
     receipt: Option<u32>,
     core: &mut Core,
 ) -> Result<Use, String> {
-    let no_memory = |error: std::io::Error| format!("no memory for what it sends: {error}");
     let bytes = u64::from(header.len);
     let (token, placement) = core.incoming(from, header);
     match placement {
         Placement::Discard => {}
         Placement::Straight(loc) => {
-            let into = core.memory.write(loc, bytes).map_err(no_memory)?;
+            let into = core.memory.write(loc, bytes);
             // SAFETY: the engine gave `bytes` bytes to this frame; the source holds as many.
             unsafe { std::ptr::copy_nonoverlapping(source, into, bytes as usize) };
         }
@@ -521,13 +520,13 @@ fn place(
                 core.arrived(token);
                 return Ok(Use::Kept);
             }
-            let into = core.memory.provide(buf, bytes).map_err(no_memory)?;
+            let into = core.memory.provide(buf, bytes);
             // SAFETY: as above, into scratch made for it.
             unsafe { std::ptr::copy_nonoverlapping(source, into, bytes as usize) };
         }
         Placement::Combine { with, into, recipe, .. } => {
             let with = core.memory.read(with);
-            let into = core.memory.write(into, bytes).map_err(no_memory)?;
+            let into = core.memory.write(into, bytes);
             let elements = bytes as usize / recipe.dtype.size();
             // SAFETY: the engine checked the length against the instruction; all three hold as many.
             unsafe { memory::combine(recipe, into, source, Some(with), elements) };

@@ -497,18 +497,15 @@ impl Parser {
         }
         let (token, placement) = core.incoming(from, header);
         let bytes = u64::from(header.len);
-        let memory = |error: io::Error| format!("no memory for what it sends: {error}");
         let mut combine = None;
         let target = match placement {
-            Placement::Straight(loc) => core.memory.write(loc, bytes).map_err(memory)?,
-            Placement::Hold(buf) | Placement::Stow(buf) => {
-                core.memory.provide(buf, bytes).map_err(memory)?
-            }
+            Placement::Straight(loc) => core.memory.write(loc, bytes),
+            Placement::Hold(buf) | Placement::Stow(buf) => core.memory.provide(buf, bytes),
             Placement::Discard => std::ptr::null_mut(),
             Placement::Combine { landing, with, into, recipe } => {
-                let target = core.memory.provide(landing, bytes).map_err(memory)?;
+                let target = core.memory.provide(landing, bytes);
                 let with = core.memory.read(with);
-                let into = core.memory.write(into, bytes).map_err(memory)?;
+                let into = core.memory.write(into, bytes);
                 combine = Some(Combining { with, into, recipe, elements_done: 0 });
                 target
             }
