@@ -32,6 +32,10 @@ const UNSENT_LOW_WATER: libc::c_int = 128 << 10;
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const HEARTBEATS_MISSED: u32 = 3;
 
+/// Control frames that wait for a peer to read. In good order there are a few for each tensor in flight;
+/// a peer that asks and never reads the answers must not fill our memory with them.
+const WAITING_CONTROL_FRAMES: usize = 1 << 16;
+
 /// Bytes read before other links get their turn.
 const READ_TURN_BYTES: usize = 512 << 10;
 
@@ -100,8 +104,8 @@ impl OutFrame {
     }
 }
 
-/// Frames that wait, and how much of the first was taken. Bounded by the engine: data by credit and
-/// what it forwards, control frames by what it answers.
+/// Frames that wait, and how much of the first was taken. Bounded by the engine (data by credit and what
+/// it forwards) and by [`WAITING_CONTROL_FRAMES`].
 #[derive(Debug, Default)]
 struct Outgoing {
     /// The frame that was begun, and how much of it is out.
@@ -243,6 +247,9 @@ impl TcpLink {
 
     /// Read what is there, up to a turn's worth.
     pub(crate) fn receive(&mut self, from: Rank, core: &mut Core) -> Result<bool, End> {
+        if self.outgoing.control.len() > WAITING_CONTROL_FRAMES {
+            return Err(End::Broken("it reads none of what it is answered".to_string()));
+        }
         let mut turn = 0;
         while turn < READ_TURN_BYTES {
             let read = match &mut self.opener {
@@ -261,7 +268,7 @@ impl TcpLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A peer that left may not have read our last words: that is no accident of its.
-                Err(_) if self.parser.said_goodbye => return Err(End::Left),
+                Err(_) if self.parser.said_goodbye => return Err(self.parser.end()),
                 Err(error) => return Err(End::Broken(broken(&error))),
             }
         }
@@ -520,9 +527,14 @@ impl Parser {
         core.control(from, header, payload.into());
     }
 
-    /// What the end of the stream means.
+    /// What the end of the stream means. In the middle of a frame it is no way to leave.
     fn end(&self) -> End {
-        if self.said_goodbye { End::Left } else { End::Broken("its connection closed".to_string()) }
+        let between_frames = matches!(self.state, State::Header { filled: 0, .. });
+        if self.said_goodbye && between_frames {
+            End::Left
+        } else {
+            End::Broken("its connection closed".to_string())
+        }
     }
 }
 
