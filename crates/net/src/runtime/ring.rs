@@ -17,6 +17,11 @@ pub(crate) const RECORD_LIMIT: usize = 16 << 10;
 /// Marks the unused end of the ring.
 const SKIP: u64 = u64::MAX;
 
+/// Bytes a record takes: its length, and its content up to the next whole word.
+const fn record_bytes(len: u64) -> u64 {
+    8 + len.next_multiple_of(8)
+}
+
 /// Counters are positions in an endless stream; the place in memory is the remainder.
 #[derive(Debug)]
 struct Area {
@@ -64,15 +69,17 @@ impl Writer {
     pub(crate) fn push(&mut self, parts: &[&[u8]]) -> bool {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         assert!(len <= RECORD_LIMIT, "records are short");
-        let size = 8 + (len as u64).next_multiple_of(8);
+        let size = record_bytes(len as u64);
         let to_end = RING_BYTES - self.written % RING_BYTES;
         let skip = if size > to_end { to_end } else { 0 };
         if self.written + skip + size - self.read > RING_BYTES {
-            self.read = self.area.read().load(Ordering::Acquire);
-            // A reader that claims to be ahead of us is broken; it gets nothing.
-            if self.written.wrapping_sub(self.read) + skip + size > RING_BYTES {
+            let read = self.area.read().load(Ordering::Acquire);
+            // A reader that claims to be ahead of us, or a whole ring behind, is broken; it gets nothing.
+            let unread = self.written.wrapping_sub(read);
+            if unread > RING_BYTES || unread + skip + size > RING_BYTES {
                 return false;
             }
+            self.read = read;
         }
         // SAFETY: between `written` and `read + RING_BYTES` the memory is ours, contiguous after the
         // skip, and 8-byte aligned; the reader looks at it only after the release below.
@@ -118,26 +125,29 @@ impl Reader {
     pub(crate) fn peek(&mut self) -> Result<Option<&[u8]>, &'static str> {
         loop {
             if self.read == self.written {
-                self.written = self.area.written().load(Ordering::Acquire);
-                if self.read == self.written {
+                let written = self.area.written().load(Ordering::Acquire);
+                if self.read == written {
                     return Ok(None);
                 }
-                if self.written.wrapping_sub(self.read) > RING_BYTES {
+                if written.wrapping_sub(self.read) > RING_BYTES || !written.is_multiple_of(8) {
                     return Err("its queue claims more than it holds");
                 }
+                self.written = written;
             }
             let at = self.area.at(self.read);
             // SAFETY: aligned, inside the area, and written before the acquire above.
             let len = unsafe { at.cast::<u64>().read() };
             let to_end = RING_BYTES - self.read % RING_BYTES;
+            let unread = self.written - self.read;
             if len == SKIP {
-                self.read += to_end;
-                if self.read > self.written {
+                // A writer skips the end of the ring, never all of it: so this happens once at most.
+                if to_end > unread || to_end == RING_BYTES {
                     return Err("its queue skips past its own end");
                 }
+                self.read += to_end;
                 continue;
             }
-            if len > RECORD_LIMIT as u64 || 8 + len > to_end.min(self.written - self.read) {
+            if len > RECORD_LIMIT as u64 || record_bytes(len) > to_end.min(unread) {
                 return Err("its queue holds a record longer than itself");
             }
             // SAFETY: the bytes lie inside the area and the writer leaves them alone until `pop`.
@@ -147,7 +157,7 @@ impl Reader {
 
     /// Let the writer have the space of a record of `len` bytes back.
     pub(crate) fn pop(&mut self, len: usize) {
-        self.read += 8 + (len as u64).next_multiple_of(8);
+        self.read += record_bytes(len as u64);
         self.area.read().store(self.read, Ordering::Release);
     }
 
@@ -213,6 +223,30 @@ mod tests {
         while writer.push(&[&[1; 1000]]) {}
         assert!(reader.peek().unwrap().is_some());
         memory.0[256..264].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        assert!(reader.peek().is_err());
+    }
+
+    #[test]
+    fn counters_that_lie_are_noticed_on_both_sides() {
+        let (mut memory, mut writer, mut reader) = ring();
+        // A record of 5 bytes takes 16; a counter that says 13 would leave the reader ahead of it.
+        assert!(writer.push(&[&[1; 5]]));
+        memory.0[..8].copy_from_slice(&13_u64.to_le_bytes());
+        assert!(reader.peek().is_err());
+        while writer.push(&[&[1; 1000]]) {}
+        for read in [u64::MAX, 1 << 40, RING_BYTES + 8] {
+            memory.0[128..136].copy_from_slice(&read.to_le_bytes());
+            assert!(!writer.push(&[&[1; 1000]]), "{read}");
+        }
+        memory.0[128..136].copy_from_slice(&4096_u64.to_le_bytes());
+        assert!(writer.push(&[&[1; 1000]]));
+    }
+
+    #[test]
+    fn a_ring_that_is_all_skips_ends_in_an_error() {
+        let (mut memory, _writer, mut reader) = ring();
+        memory.0[256..].fill(0xff);
+        memory.0[..8].copy_from_slice(&RING_BYTES.to_le_bytes());
         assert!(reader.peek().is_err());
     }
 
