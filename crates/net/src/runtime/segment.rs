@@ -137,6 +137,9 @@ impl Heap {
 
     /// A block of at least `bytes` bytes. Fails when the machine has no memory left.
     pub(crate) fn take(&mut self, segment: &Segment, bytes: u64) -> io::Result<u64> {
+        if bytes > SEGMENT_BYTES {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         let class = class_of(bytes);
         if let Some(offset) = self.free[class as usize].pop() {
             return Ok(offset);
@@ -199,6 +202,8 @@ mod tests {
         let (offset, bytes) = taken[3];
         heap.give(offset, bytes);
         assert_eq!(heap.take(&segment, 3000).unwrap(), offset);
-        assert!(heap.take(&segment, SEGMENT_BYTES * 2).is_err());
+        for bytes in [SEGMENT_BYTES / 2 + 1, SEGMENT_BYTES * 2, u64::MAX] {
+            assert!(heap.take(&segment, bytes).is_err());
+        }
     }
 }
