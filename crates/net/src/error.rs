@@ -319,6 +319,24 @@ pub enum NetError {
     /// The text says who and what to do.
     #[error(transparent)]
     Operation(#[from] Arc<OpError>),
+    /// Number views upwards.
+    #[error("view {theirs} is not after view {ours}, which is in force; number views upwards")]
+    ViewNotNext {
+        /// In force.
+        ours: ViewVersion,
+        /// To be installed.
+        theirs: ViewVersion,
+    },
+    /// Start a new job: a change of members needs new connections.
+    #[error(
+        "the new view has {theirs} workers, the one in force {ours}; to change members, start a new job"
+    )]
+    ViewMembers {
+        /// In force.
+        ours: usize,
+        /// To be installed.
+        theirs: usize,
+    },
     /// Choose one of the strategies named.
     #[error(transparent)]
     Strategy(#[from] UnknownStrategy),

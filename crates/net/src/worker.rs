@@ -216,9 +216,18 @@ impl Worker {
     pub fn install(&self, view: View) -> Result<()> {
         view.settings.validate()?;
         paceline_sync::check_strategy(&view.settings.strategy)?;
-        let view = Arc::new(view);
-        self.shared.driver().install(view.clone());
-        *lock(&self.shared.view) = view;
+        let mut driver = self.shared.driver();
+        let mut current = lock(&self.shared.view);
+        if view.version <= current.version {
+            let (ours, theirs) = (current.version, view.version);
+            return Err(NetError::ViewNotNext { ours, theirs });
+        }
+        if view.size() != current.size() {
+            let (ours, theirs) = (current.size(), view.size());
+            return Err(NetError::ViewMembers { ours, theirs });
+        }
+        *current = Arc::new(view);
+        driver.install(current.clone());
         Ok(())
     }
 
@@ -531,6 +540,10 @@ impl Shared {
             }
             if busy {
                 (idle, idle_since) = (0, None);
+                // Others may keep this worker busy for ever; a deadline is one all the same.
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    break None;
+                }
                 continue;
             }
             idle += 1;
