@@ -55,6 +55,7 @@ enum Command {
 enum Benchmark {
     #[command(name = "allreduce")]
     AllReduce(bench::AllReduceArgs),
+    Predict(bench::predict::PredictArgs),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
+        Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),
     };

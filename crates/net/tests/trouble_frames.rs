@@ -117,7 +117,8 @@ fn bytes_that_are_no_frame_are_refused_by_name() {
 
 #[test]
 fn data_that_no_instruction_waits_for_is_refused_by_name() {
-    let changes: [(fn(&mut Header), &str); 6] = [
+    type Change = fn(&mut Header);
+    let changes: [(Change, &str); 6] = [
         (|header| header.chunk = 1000, "a chunk that does not exist"),
         (|header| header.chunk = u32::MAX, "a chunk that does not exist"),
         (|header| header.slot.lane = u32::MAX, "a lane that does not exist"),

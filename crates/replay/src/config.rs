@@ -19,6 +19,9 @@ pub struct NetworkConfig {
     /// Bytes that a sender's kernel takes without having sent them (`TCP_NOTSENT_LOWAT`). They count
     /// as delivered, and nothing passes them any more.
     pub queue_bytes: u64,
+    /// Shaped wires, whose queues are followed segment by segment. `None`: wires are shared like a
+    /// fluid, which costs less and is right where many small packets interleave.
+    pub shaping: Option<Shaping>,
     /// A frame takes up to this much longer than its link's latency; how much, the seed decides.
     pub jitter: Duration,
     /// Whether data frames that wait may be sent in any order, as transports with several lanes do.
@@ -30,10 +33,25 @@ impl Default for NetworkConfig {
         NetworkConfig {
             goodput: 1.0,
             queue_bytes: 128 << 10,
+            shaping: None,
             jitter: Duration::ZERO,
             overtaking: false,
         }
     }
+}
+
+/// How a rate limiter with a token bucket treats a wire, and what TCP puts into its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shaping {
+    /// What passes at once after the wire stood idle, in bytes of the wire's rate.
+    pub burst_bytes: u64,
+    /// Payload of what the kernel hands to a queue in one piece.
+    pub segment_bytes: u64,
+    /// A connection adds to its host's queue while it has no more than this in it (TCP small queues).
+    pub small_queue_bytes: u64,
+    /// A connection has at most this on the way.
+    pub window_bytes: u64,
 }
 
 /// When a message that is combined with something counts as arrived.

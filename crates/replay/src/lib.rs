@@ -17,7 +17,7 @@ mod timeline;
 mod worker;
 
 pub use cluster::Cluster;
-pub use config::{ClusterConfig, Combine, NetworkConfig, TCP_OVER_ETHERNET, WorkerConfig};
+pub use config::{ClusterConfig, Combine, NetworkConfig, Shaping, TCP_OVER_ETHERNET, WorkerConfig};
 pub use contents::Contents;
 pub use error::ReplayError;
 pub use network::LinkName;

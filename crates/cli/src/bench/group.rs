@@ -56,6 +56,16 @@ impl Group {
     /// Starts the processes and waits until each says that it is ready. What they write to standard
     /// error goes to a file in `folder`, whose end is shown if they fail.
     pub fn start(contender: Contender, folder: &Path, interrupt: &Interrupt) -> Result<Group> {
+        Group::start_by(contender, folder, interrupt, |_, mut command| Ok(command.spawn()?))
+    }
+
+    /// As [`Group::start`], where `spawn` starts the process of the given number: on a host of a testbed, say.
+    pub fn start_by(
+        contender: Contender,
+        folder: &Path,
+        interrupt: &Interrupt,
+        mut spawn: impl FnMut(usize, std::process::Command) -> Result<Child>,
+    ) -> Result<Group> {
         let log = folder.join(format!("{}.stderr", contender.name));
         let stderr = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let mut group = Group {
@@ -67,8 +77,10 @@ impl Group {
             log,
             _companion: contender.companion,
         };
-        for process in &contender.processes {
-            group.channels.push(Channel::open(process, &stderr)?);
+        for (number, process) in contender.processes.iter().enumerate() {
+            let child = spawn(number, command(process, &stderr)?)
+                .with_context(|| format!("start {}", process.program.display()))?;
+            group.channels.push(Channel::open(child)?);
         }
         let deadline = Instant::now() + START_LIMIT;
         for line in group.lines(deadline, interrupt)? {
@@ -224,37 +236,40 @@ impl Drop for Group {
 }
 
 impl Channel {
-    fn open(process: &Process, stderr: &File) -> Result<Channel> {
-        let mut command = std::process::Command::new(&process.program);
-        command
-            .args(&process.arguments)
-            .envs(process.environment.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr.try_clone()?)
-            // The terminal's Ctrl-C goes to the harness alone, which then ends the processes in order.
-            .process_group(0);
-        let harness = std::process::id();
-        // SAFETY: between fork and exec only prctl, getppid and _exit are called; all are async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                // Even a stopped process dies with the harness.
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                // It died before the line above: nobody would ever tell us.
-                if libc::getppid().cast_unsigned() != harness {
-                    libc::_exit(1);
-                }
-                Ok(())
-            });
-        }
-        let mut child =
-            command.spawn().with_context(|| format!("start {}", process.program.display()))?;
+    fn open(mut child: Child) -> Result<Channel> {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().context("a child without standard output")?;
         Ok(Channel { child, stdin, lines: read_lines(stdout) })
     }
+}
+
+/// What starts a process that can be talked with, and that dies with the harness.
+fn command(process: &Process, stderr: &File) -> Result<std::process::Command> {
+    let mut command = std::process::Command::new(&process.program);
+    command
+        .args(&process.arguments)
+        .envs(process.environment.iter().map(|(key, value)| (key, value)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(stderr.try_clone()?)
+        // The terminal's Ctrl-C goes to the harness alone, which then ends the processes in order.
+        .process_group(0);
+    let harness = std::process::id();
+    // SAFETY: between fork and exec only prctl, getppid and _exit are called; all are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            // Even a stopped process dies with the harness.
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // It died before the line above: nobody would ever tell us.
+            if libc::getppid().cast_unsigned() != harness {
+                libc::_exit(1);
+            }
+            Ok(())
+        });
+    }
+    Ok(command)
 }
 
 /// Takes hold of a process, so that a signal never reaches another one that was given its number later.

@@ -17,10 +17,25 @@ struct Ticks {
 
 /// The share of all cores' time, `0..=1`, that something used while we slept.
 pub fn busy_share() -> io::Result<f64> {
-    let before = parse(&fs::read_to_string("/proc/stat")?)?;
+    let watch = Watch::begin()?;
     thread::sleep(WATCH);
-    let after = parse(&fs::read_to_string("/proc/stat")?)?;
-    Ok(share(before, after))
+    watch.busy()
+}
+
+/// Watches the cores from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch(Ticks);
+
+impl Watch {
+    /// From now on.
+    pub fn begin() -> io::Result<Watch> {
+        Ok(Watch(parse(&fs::read_to_string("/proc/stat")?)?))
+    }
+
+    /// The share of all cores' time, `0..=1`, that was not idle since it began.
+    pub fn busy(self) -> io::Result<f64> {
+        Ok(share(self.0, Watch::begin()?.0))
+    }
 }
 
 fn share(before: Ticks, after: Ticks) -> f64 {

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod namespace;
 pub mod ours;
 pub mod peers;
+pub mod predict;
 pub mod progress;
 pub mod protocol;
 pub mod report;
@@ -133,11 +134,18 @@ pub struct WorkerArgs {
     /// Which way to use ours.
     #[arg(long, value_enum)]
     pub variant: Variant,
+
+    /// Meet at a barrier between all-reduces, and count both as iterations.
+    #[arg(long)]
+    pub aligned: bool,
 }
 
 /// Serves the benchmark on standard input and output until it says `quit`.
 pub fn run_worker(args: WorkerArgs) -> Result<ExitCode> {
     let mut subject = ours::join(args.variant)?;
+    if args.aligned {
+        subject = Box::new(predict::Aligned::new(subject));
+    }
     worker::serve(&mut *subject, std::io::stdin().lock(), std::io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }

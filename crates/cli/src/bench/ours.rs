@@ -1,7 +1,11 @@
 //! Our own side of the benchmark: the variants, and the processes that measure them. Their inner loop
 //! is the hidden command `bench-worker`, which serves [`super::worker`]; this file only starts it.
 
-use super::{bounds::Medium, contender::*, worker::Subject};
+use super::{
+    bounds::Medium,
+    contender::*,
+    worker::{Subject, Sums},
+};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use paceline_job::{Rank, Settings};
@@ -10,7 +14,7 @@ use paceline_net::{
     WorkerConfig,
     launch::{MeetingPoint, WorkerPlace, worker_environment},
 };
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, program::Semantics, strategy};
 use std::{
     any::Any,
     ffi::OsString,
@@ -162,6 +166,14 @@ impl Subject for Measured {
 
     fn place(&self) -> (u32, u32) {
         (self.worker.rank().0, self.worker.size() as u32)
+    }
+
+    fn sums(&self) -> Sums {
+        let strategy = strategy::by_name(&self.worker.view().settings.strategy.0);
+        match strategy.map(|strategy| strategy.semantics()) {
+            Some(Semantics::Averaging) => Sums::OfTwo,
+            Some(Semantics::Reduce) | None => Sums::OfAll,
+        }
     }
 
     fn allocate(&mut self, lengths: &[usize]) -> Result<()> {

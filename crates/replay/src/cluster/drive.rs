@@ -26,7 +26,7 @@ pub(super) struct Arriving<P> {
 
 impl<M: Memory> Cluster<M> {
     pub(super) fn wire_due(&mut self, index: u32) {
-        if !self.network.wake(self.now, index) {
+        if !self.network.wake(self.now, index, &mut self.timeline) {
             return;
         }
         self.note_deliveries();

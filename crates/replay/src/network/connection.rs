@@ -284,6 +284,38 @@ impl<P> Connection<P> {
         due
     }
 
+    /// Bytes that the kernel has taken and not put on the wire yet.
+    pub(super) fn unsent(&self) -> u64 {
+        self.committed_bytes - self.anchor_position as u64
+    }
+
+    /// Put `bytes` more on the wire; for wires that are followed segment by segment.
+    pub(super) fn put(&mut self, bytes: u64, around: &mut Surroundings) {
+        self.anchor_position += bytes as f64;
+        if !self.tail_delivered && self.unsent() <= around.queue_bytes {
+            self.tail_delivered = true;
+            if let Body::Data { token, .. } = self.frames[self.committed as usize - 1].body {
+                around.delivered.push((self.from, token));
+            }
+            self.commit_waiting(self.anchor_position, around);
+        }
+    }
+
+    /// Everything up to `position` has arrived.
+    pub(super) fn land(&mut self, now: u64, position: u64) {
+        while self.has_unsent() {
+            let frame = &mut self.frames[self.flying as usize];
+            if frame.first_byte_at == 0 {
+                frame.first_byte_at = now;
+            }
+            if frame.end > position {
+                return;
+            }
+            frame.arrival = now;
+            self.flying += 1;
+        }
+    }
+
     /// Forget every frame.
     pub(super) fn close(&mut self) {
         self.open = false;

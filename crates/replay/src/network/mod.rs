@@ -3,6 +3,7 @@
 
 mod connection;
 mod links;
+mod queues;
 
 use crate::{config::NetworkConfig, error::ReplayError, random::Random, timeline::Timeline};
 pub(crate) use connection::{Body, Frame};
@@ -10,6 +11,7 @@ use connection::{Connection, Surroundings};
 use links::{Link, Links, Path};
 use paceline_job::{Rate, Time, Topology, View};
 use paceline_sync::slab::Key;
+use queues::{Queues, Wire};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -37,6 +39,7 @@ pub(crate) struct Network<P> {
     config: NetworkConfig,
     places: Places,
     links: Links,
+    queues: Option<Queues>,
     connections: Vec<Connection<P>>,
     /// For each sender its receivers, sorted, and the connections to them.
     peers: Vec<Vec<(u32, u32)>>,
@@ -140,6 +143,11 @@ impl<P> Network<P> {
         let capacities = hosts.chain(uplinks).chain(ranks);
         let both = capacities.flat_map(|capacity| [Link::new(capacity), Link::new(capacity)]);
         let links = Links::new(both.collect());
+        let queues = config.shaping.map(|shaping| {
+            let bucket = shaping.burst_bytes as f64 * config.goodput;
+            let wires = links.all.iter().map(|link| Wire::new(link.capacity, bucket));
+            Queues::new(shaping, wires.collect())
+        });
         let places = Places {
             rack_of: topology.hosts.iter().map(|host| host.rack).collect(),
             racks,
@@ -154,6 +162,7 @@ impl<P> Network<P> {
             config,
             places,
             links,
+            queues,
             connections: Vec::new(),
             severed: FxHashSet::default(),
             random: Random::new(seed),
@@ -180,12 +189,27 @@ impl<P> Network<P> {
         self.catch_up(now, index);
         let (connection, mut around) = self.parts(index);
         connection.enqueue(now.0, frame, &mut around);
+        if let Some(queues) = &mut self.queues {
+            queues.pending.push(index);
+            return;
+        }
         self.enter(now, index);
         self.arm(index, timeline);
     }
 
     /// A timer of a connection went off; false if another one, set later, replaced it.
-    pub(crate) fn wake(&mut self, now: Time, index: u32) -> bool {
+    pub(crate) fn wake(&mut self, now: Time, index: u32, timeline: &mut Timeline) -> bool {
+        if let Some(queues) = &mut self.queues {
+            let connection = &mut self.connections[index as usize];
+            if !connection.open {
+                return false;
+            }
+            let landed =
+                queues.move_on(now.0, index, &connection.path, connection.latency, timeline);
+            connection.land(now.0, landed);
+            self.put(now, index, timeline);
+            return true;
+        }
         let connection = &mut self.connections[index as usize];
         if connection.armed != now.0 {
             return false;
@@ -202,8 +226,26 @@ impl<P> Network<P> {
         Some((connection.from, connection.to, frame))
     }
 
+    /// Put what its host's queue takes of a connection.
+    fn put(&mut self, now: Time, index: u32, timeline: &mut Timeline) {
+        loop {
+            let connection = &self.connections[index as usize];
+            let (unsent, path) = (connection.unsent(), connection.path);
+            let Some(queues) = &mut self.queues else { return };
+            let bytes = queues.put(now.0, index, &path, unsent, timeline);
+            if bytes == 0 {
+                return;
+            }
+            let (connection, mut around) = self.parts(index);
+            connection.put(bytes, &mut around);
+        }
+    }
+
     /// Set the timer for what a connection does next, unless an earlier one is set.
     pub(crate) fn arm(&mut self, index: u32, timeline: &mut Timeline) {
+        if self.queues.is_some() {
+            return;
+        }
         let connection = &mut self.connections[index as usize];
         let due = connection.due(self.config.queue_bytes);
         if due < connection.armed {
@@ -215,6 +257,19 @@ impl<P> Network<P> {
     /// Share links anew among the flows that came, went or were changed since. To be called before
     /// time moves on.
     pub(crate) fn settle(&mut self, now: Time, timeline: &mut Timeline) {
+        if let Some(queues) = &mut self.queues {
+            // A worker's kernel is given what it has for its peers in their order.
+            let mut pending = std::mem::take(&mut queues.pending);
+            pending.sort_unstable_by_key(|index| {
+                let connection = &self.connections[*index as usize];
+                (connection.from, connection.to)
+            });
+            pending.dedup();
+            for index in pending {
+                self.put(now, index, timeline);
+            }
+            return;
+        }
         // Catching up below can end flows, which leaves links to settle again; each round ends some.
         while !self.links.is_settled() {
             let mut shares = std::mem::take(&mut self.shares);
@@ -248,6 +303,7 @@ impl<P> Network<P> {
     /// Whether nothing waits for [`Self::settle`].
     pub(crate) fn is_settled(&self) -> bool {
         self.links.is_settled()
+            && self.queues.as_ref().is_none_or(|queues| queues.pending.is_empty())
     }
 
     pub(crate) fn is_severed(&self, one: u32, other: u32) -> bool {
@@ -316,6 +372,9 @@ impl<P> Network<P> {
 
     /// Bring a connection to `now`. When nothing is left to send, it leaves links that it shares.
     fn catch_up(&mut self, now: Time, index: u32) {
+        if self.queues.is_some() {
+            return;
+        }
         let (connection, mut around) = self.parts(index);
         connection.catch_up(now.0, &mut around);
         if connection.entered && !connection.alone && !connection.has_unsent() {

@@ -301,6 +301,7 @@ fn draw_topology(random: &mut Random, view: &View, host_count: u32) -> Topology 
 fn draw_config(random: &mut Random) -> ClusterConfig {
     ClusterConfig {
         network: NetworkConfig {
+            shaping: None,
             goodput: *random.choose(&[1.0, 0.95]),
             queue_bytes: *random.choose(&[1, 200, 2000, 128 << 10]),
             jitter: Duration::from_nanos(*random.choose(&[0, 1, 10_000, 100_000])),

@@ -1,0 +1,93 @@
+//! The measured side: one worker process on each host of a testbed, and the coordinator on the first. It knows
+//! processes and namespaces; what the times mean is not known here.
+
+use super::super::{
+    contender::{BetweenTurns, Contender, Process},
+    group::Group,
+    interrupt::Interrupt,
+    ours::WORKER,
+};
+use anyhow::{Context, Result};
+use paceline_job::{Rank, Settings};
+use paceline_net::{
+    Secret,
+    launch::{MeetingPoint, WorkerPlace, worker_environment},
+};
+use paceline_testbed::Testbed;
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// Where the coordinator listens. Its host has a network namespace of its own, where every port is free.
+const COORDINATOR_PORT: u16 = 29400;
+
+/// Starts the workers of one view.
+pub fn start(
+    testbed: &Testbed,
+    settings: &Settings,
+    folder: &Path,
+    interrupt: &Interrupt,
+) -> Result<Group> {
+    let program = std::env::current_exe().context("find this program")?;
+    let secret = Secret::random()?;
+    let size = testbed.spec().hosts;
+    let address = SocketAddr::from((testbed.address(0), COORDINATOR_PORT));
+    let coordinator = Coordinator::start(testbed, &program, address, settings, &secret)?;
+    let processes = (0..size)
+        .map(|rank| {
+            let place = WorkerPlace { rank: Rank(rank as u32), size, local_rank: 0, local_size: 1 };
+            let meeting = MeetingPoint { master: address, coordinator: address, secret: &secret };
+            let mut environment = worker_environment(place, meeting);
+            // What is predicted is the network, not a cipher.
+            environment.push(("PACELINE_INSECURE".to_string(), "1".to_string()));
+            Process {
+                program: program.clone(),
+                arguments: [WORKER, "--variant", "tcp", "--aligned"].map(Into::into).to_vec(),
+                environment: environment.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            }
+        })
+        .collect();
+    let contender = Contender {
+        name: settings.strategy.to_string(),
+        processes,
+        between_turns: BetweenTurns::Sleeping,
+        companion: Some(Box::new(coordinator)),
+    };
+    Group::start_by(contender, folder, interrupt, |host, command| Ok(testbed.spawn(host, command)?))
+}
+
+/// A process beside the workers of host 0.
+struct Coordinator(Child);
+
+impl Coordinator {
+    fn start(
+        testbed: &Testbed,
+        program: &Path,
+        address: SocketAddr,
+        settings: &Settings,
+        secret: &Secret,
+    ) -> Result<Coordinator> {
+        let mut command = Command::new(program);
+        command
+            .args(["coordinator", "--listen", &address.to_string()])
+            .args(["--size", &testbed.spec().hosts.to_string()])
+            .args(["--strategy", &settings.strategy.0])
+            .args(["--partition", &settings.partition.to_string()])
+            .args(["--credit", &settings.credit.to_string()])
+            .env("PACELINE_SECRET", secret.to_hex())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Ok(Coordinator(testbed.spawn(0, command)?))
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        // Its workers have left, so it has ended or is about to; either way nobody needs it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

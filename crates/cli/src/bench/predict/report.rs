@@ -1,0 +1,179 @@
+//! What a comparison of prediction and measurement found, as JSON with all raw samples and as a table for people. It
+//! neither predicts, measures nor prints.
+
+use super::super::{
+    protocol::Turn,
+    report::Machine,
+    statistics::{Estimate, median, time_of},
+    table::{self, NOTHING, Style},
+};
+use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
+use paceline_replay::ClusterConfig;
+use paceline_testbed::CheckReport;
+use serde::Serialize;
+
+/// A prediction this close to the measurement is good enough to decide by.
+pub const TOLERANCE: f64 = 0.05;
+
+/// The result of `paceline bench predict`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Always `predict`.
+    pub benchmark: &'static str,
+    /// Raised when the meaning of a field changes.
+    pub format: u32,
+    /// Turns of every cell.
+    pub rounds: u32,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What held for all cells; the strategy is that of the cell.
+    pub settings: Settings,
+    /// One for each number of hosts and rate.
+    pub networks: Vec<NetworkReport>,
+}
+
+/// A network, and what was done on it.
+#[derive(Clone, Debug, Serialize)]
+pub struct NetworkReport {
+    /// How many hosts.
+    pub hosts: usize,
+    /// What each host's wire carries.
+    pub rate: Rate,
+    /// What raw TCP carried there.
+    pub check: CheckReport,
+    /// Whether that is enough for its measurements to mean anything.
+    pub faithful: bool,
+    /// What the prediction knows of the machine and its network, apart from rates.
+    pub model: ClusterConfig,
+    /// From the last byte sent to the last byte received, as the prediction has it.
+    pub latency_seconds: f64,
+    /// One for each strategy and size.
+    pub cells: Vec<Cell>,
+}
+
+/// One strategy and size on one network.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// How it was all-reduced.
+    pub strategy: StrategyChoice,
+    /// How much.
+    pub bytes: u64,
+    /// The predicted seconds of one all-reduce.
+    pub predicted: f64,
+    /// The measured ones; none where the network is not faithful, or where measuring failed.
+    pub measured: Option<Estimate>,
+    /// How much longer the prediction is than the measurement, as a share of the latter.
+    pub error: Option<f64>,
+    /// Share of all processors' time that was not idle while it was measured.
+    pub processors_busy: Option<f64>,
+    /// Why it was not measured.
+    pub failure: Option<String>,
+    /// Raw samples, round by round.
+    pub turns: Vec<Turn>,
+}
+
+impl Cell {
+    /// Compares.
+    pub fn conclude(
+        strategy: &StrategyChoice,
+        bytes: u64,
+        predicted: &Turn,
+        turns: Vec<Turn>,
+        processors_busy: Option<f64>,
+        failure: Option<String>,
+    ) -> Cell {
+        // A prediction has at least one iteration.
+        let predicted = median(&predicted.seconds).unwrap_or(f64::NAN);
+        let measured = time_of(&turns);
+        let error = measured.map(|measured| predicted / measured.median - 1.0);
+        let strategy = strategy.clone();
+        Cell { strategy, bytes, predicted, measured, error, processors_busy, failure, turns }
+    }
+
+    fn is_within(&self) -> Option<bool> {
+        self.error.map(|error| error.abs() <= TOLERANCE)
+    }
+}
+
+impl Report {
+    /// Whether every cell of a faithful network was measured.
+    pub fn is_complete(&self) -> bool {
+        self.cells().all(|(_, cell)| cell.failure.is_none())
+    }
+
+    fn cells(&self) -> impl Iterator<Item = (&NetworkReport, &Cell)> {
+        self.networks
+            .iter()
+            .flat_map(|network| network.cells.iter().map(move |cell| (network, cell)))
+    }
+
+    /// For people.
+    pub fn render(&self, style: Style) -> String {
+        let header = ["strategy", "hosts", "rate", "size", "predicted", "measured", "error", "CPU"];
+        let rows: Vec<Vec<String>> =
+            self.cells().map(|(network, cell)| row(network, cell)).collect();
+        let mut text = table::draw(&header.map(String::from), &rows, style);
+        text.push('\n');
+        for network in self.networks.iter().filter(|network| !network.faithful) {
+            text.push_str(&format!(
+                "Not measured: {} hosts at {}, where raw TCP carried only {:.0}% of the rate.\n",
+                network.hosts,
+                network.rate,
+                100.0 * worst_share(&network.check),
+            ));
+        }
+        for (network, cell) in self.cells() {
+            if let Some(failure) = &cell.failure {
+                text.push_str(&format!("Not measured: {}: {failure}\n", name(network, cell)));
+            }
+        }
+        text.push_str(&self.summary());
+        text
+    }
+
+    fn summary(&self) -> String {
+        let judged: Vec<_> = self
+            .cells()
+            .filter_map(|(network, cell)| Some((network, cell, cell.is_within()?)))
+            .collect();
+        let within = judged.iter().filter(|(_, _, within)| *within).count();
+        let size = |(_, cell, _): &&(&NetworkReport, &Cell, bool)| cell.error.unwrap_or(0.0).abs();
+        let worst = judged.iter().max_by(|a, b| size(a).total_cmp(&size(b)));
+        let Some((network, cell, _)) = worst else {
+            return "No cell was measured.\n".to_string();
+        };
+        format!(
+            "Within {:.0}%: {within} of {} cells. Worst: {}, {}.\n",
+            100.0 * TOLERANCE,
+            judged.len(),
+            name(network, cell),
+            percent(cell.error),
+        )
+    }
+}
+
+fn worst_share(check: &CheckReport) -> f64 {
+    check.flows.iter().map(|flow| flow.share()).fold(f64::INFINITY, f64::min)
+}
+
+fn name(network: &NetworkReport, cell: &Cell) -> String {
+    let NetworkReport { hosts, rate, .. } = network;
+    format!("{} of {} over {hosts} hosts at {rate}", cell.strategy, ByteSize(cell.bytes))
+}
+
+fn row(network: &NetworkReport, cell: &Cell) -> Vec<String> {
+    vec![
+        cell.strategy.to_string(),
+        network.hosts.to_string(),
+        network.rate.to_string(),
+        ByteSize(cell.bytes).to_string(),
+        table::seconds(cell.predicted),
+        table::time(cell.measured),
+        percent(cell.error),
+        cell.processors_busy.map_or(NOTHING.to_string(), |busy| format!("{:.0}%", 100.0 * busy)),
+    ]
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or(NOTHING.to_string(), |share| format!("{:+.1}%", 100.0 * share))
+}
