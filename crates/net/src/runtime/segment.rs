@@ -15,6 +15,9 @@ use std::{
 /// Virtual size of a segment: the most a worker can have in its arena and scratch together.
 pub(crate) const SEGMENT_BYTES: u64 = 64 << 30;
 
+/// Nobody can cut a segment short: whoever reads it then would end with a bus error.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK;
+
 /// The heap is reserved in steps of this size.
 const GROWTH_BYTES: u64 = 4 << 20;
 
@@ -33,14 +36,19 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// A new segment of this process, with `reserved` bytes usable from its start.
     pub(crate) fn create(reserved: u64) -> io::Result<Segment> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a NUL-terminated literal; the result is checked.
-        let fd = unsafe { libc::memfd_create(c"paceline".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"paceline".as_ptr(), flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and owned by nobody else.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(SEGMENT_BYTES)?;
+        // SAFETY: a plain system call on a descriptor we own.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let segment = Segment::map(file)?;
         segment.reserve(0, reserved)?;
         Ok(segment)
@@ -50,7 +58,9 @@ impl Segment {
     pub(crate) fn open(pid: u32, fd: i32) -> io::Result<Segment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = File::options().read(true).write(true).open(path)?;
-        if file.metadata()?.len() != SEGMENT_BYTES {
+        // SAFETY: a plain system call on a descriptor we own.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if file.metadata()?.len() != SEGMENT_BYTES || seals & SEALS != SEALS || seals < 0 {
             return Err(io::Error::other("the file there is not a segment"));
         }
         Segment::map(file)
