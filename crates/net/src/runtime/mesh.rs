@@ -64,8 +64,8 @@ pub(crate) fn link(
     let local = local_ranks(view, rank);
     let place = |of: usize| local.iter().position(|other| *other == of).expect("both are local");
     let others: Vec<usize> = local.iter().copied().filter(|peer| *peer != rank.index()).collect();
-    let named = |peer: usize, error: io::Error| {
-        NetError::from(error).with_peer(Rank(peer as u32), &view.workers[peer].address)
+    let named = |peer: usize, error: NetError| {
+        error.with_peer(Rank(peer as u32), &view.workers[peer].address)
     };
 
     // Everybody writes before anybody reads, in each of the two rounds, so no order can block.
@@ -100,7 +100,7 @@ pub(crate) fn link(
             .into_iter()
             .map(|connection| TcpLink::new(connection.stream, connection.seal))
             .collect();
-        let mut connections = connections.map_err(|error| named(peer, error))?;
+        let mut connections = connections.map_err(|error| named(peer, error.into()))?;
         links.push(Some(match mapped[peer].take() {
             None => Link::Tcp { connections, next: 0 },
             Some(segment) => Link::Shm(Box::new(ShmLink::new(
@@ -145,13 +145,24 @@ fn nonce_of(segment: &Segment) -> [u8; 16] {
     unsafe { at.cast::<[u8; 16]>().read_unaligned() }
 }
 
-fn say(connections: &mut [Connection], bytes: &[u8]) -> io::Result<()> {
-    connections[0].stream.write_all(bytes)
+fn say(connections: &mut [Connection], bytes: &[u8]) -> Result<()> {
+    connections[0].stream.write_all(bytes).map_err(unheard)
 }
 
-fn hear(connections: &mut [Connection], bytes: &mut [u8]) -> io::Result<()> {
+fn hear(connections: &mut [Connection], bytes: &mut [u8]) -> Result<()> {
     let stream = &mut connections[0].stream;
     stream.set_read_timeout(Some(OFFER_TIMEOUT))?;
-    stream.read_exact(bytes)?;
-    stream.set_read_timeout(None)
+    stream.read_exact(bytes).map_err(unheard)?;
+    Ok(stream.set_read_timeout(None)?)
+}
+
+/// What a failure of these few bytes means: the peer has ended, or hangs.
+fn unheard(error: io::Error) -> NetError {
+    use io::ErrorKind::*;
+    let awaited = "what it says of its shared memory";
+    match error.kind() {
+        WouldBlock | TimedOut => NetError::Silent { awaited, waited: OFFER_TIMEOUT },
+        UnexpectedEof | ConnectionReset | BrokenPipe => NetError::Closed { awaited },
+        _ => error.into(),
+    }
 }
