@@ -6,7 +6,7 @@ mod frame;
 #[path = "../../../fuzz/entry/messages.rs"]
 mod messages;
 #[path = "../../../fuzz/entry/ring.rs"]
-mod ring;
+mod lying_ring;
 #[path = "../../../fuzz/entry/trial.rs"]
 mod trial;
 
@@ -22,5 +22,5 @@ fn any_bytes_are_a_message_or_an_error() {
 
 #[test]
 fn a_ring_that_lies_harms_nobody() {
-    trial::try_all("ring", ring::run, 5_000);
+    trial::try_all("ring", lying_ring::run, 5_000);
 }

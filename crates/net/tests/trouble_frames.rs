@@ -3,14 +3,9 @@
 
 mod trouble_support;
 
-use paceline_job::{Dtype, Rank, ReduceOp, ViewVersion};
-use paceline_net::{
-    Encryption, Joined, NetError, Operation, Transport, Worker, WorkerConfig, join,
-};
-use paceline_sync::{
-    collective::Collective,
-    frame::{HEADER_BYTES, Header, Kind, OpKey},
-};
+use paceline_job::{Dtype, ReduceOp, ViewVersion};
+use paceline_net::{Encryption, Joined, Transport, Worker, WorkerConfig, join};
+use paceline_sync::frame::{HEADER_BYTES, Header, Kind, OpKey};
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
@@ -18,13 +13,7 @@ use std::{
 };
 use trouble_support::*;
 
-/// The peer's place in a ring of three: it sends to worker 0 and hears from worker 1.
-const BROKEN: u32 = 2;
-
-/// What one worker saw: an all-reduce with the broken peer, and one without it.
-type Seen = (Result<(), NetError>, Result<(), NetError>);
-
-/// Two workers and a peer that a test plays: it is given its connections and the header of worker 1's
+/// Two workers and a peer that a test plays; in the ring it sends to worker 0 and hears from worker 1. It is given its connections and the header of worker 1's
 /// first message to it.
 fn with_broken_peer(play: impl FnOnce(&mut TcpStream, Header) + Send) -> [Seen; 2] {
     count_panics();
@@ -46,19 +35,6 @@ fn with_broken_peer(play: impl FnOnce(&mut TcpStream, Header) + Send) -> [Seen; 
     })
 }
 
-fn see(worker: &Worker) -> Seen {
-    let with = worker.all_reduce("with all", &mut [1_f32; 30_000], ReduceOp::Sum);
-    let mut data = [1_f32; 30_000];
-    let group = [Rank(0), Rank(1)].into();
-    let operation =
-        Operation::new("without it", Collective::AllReduce { len: 30_000 }).group(group);
-    let without = worker.run_in_place(operation, &mut data);
-    if without.is_ok() {
-        assert_eq!(data, [2_f32; 30_000]);
-    }
-    (with, without)
-}
-
 fn first_message(joined: &mut Joined) -> Header {
     let mut header = [0; HEADER_BYTES];
     let stream = &mut joined.peers[1][0].stream;
@@ -70,15 +46,6 @@ fn first_message(joined: &mut Joined) -> Header {
         }
         stream.read_exact(&mut vec![0; header.payload_bytes()]).unwrap();
     }
-}
-
-/// Both workers must name the peer, and the one that was sent to must say what was wrong.
-fn assert_parted(seen: [Seen; 2], words: &[&str]) {
-    let [(first, first_alone), (second, second_alone)] = seen;
-    assert_names(first, BROKEN, words);
-    assert_names(second, BROKEN, &[]);
-    first_alone.unwrap();
-    second_alone.unwrap();
 }
 
 fn unknown_key() -> OpKey {

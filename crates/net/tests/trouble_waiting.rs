@@ -144,10 +144,12 @@ fn memory_that_cannot_be_is_an_error() {
     });
 }
 
+type Change<'a> = &'a dyn Fn(&mut View);
+
 #[test]
 fn views_that_cannot_be_are_refused() {
     cluster::run(2, settings(), Wiring::Shared, |worker| {
-        let next = |change: &dyn Fn(&mut View)| {
+        let next = |change: Change<'_>| {
             let mut view = View::clone(&worker.view());
             view.version = ViewVersion(view.version.0 + 1);
             change(&mut view);
@@ -157,7 +159,7 @@ fn views_that_cannot_be_are_refused() {
         let unknown = |view: &mut View| view.settings.strategy = StrategyChoice("rong".into());
         let same = |view: &mut View| view.version = worker.view().version;
         let smaller = |view: &mut View| view.workers.truncate(1);
-        let refused: [(&dyn Fn(&mut View), &str); 4] = [
+        let refused: [(Change<'_>, &str); 4] = [
             (&no_credit, "credit"),
             (&unknown, "rong"),
             (&same, "is not after view"),

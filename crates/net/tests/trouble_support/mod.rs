@@ -3,11 +3,12 @@
 
 #![allow(dead_code)] // Each test binary uses its part.
 
-use paceline_job::{ByteSize, Rank, Settings, StrategyChoice};
+use paceline_job::{ByteSize, Rank, ReduceOp, Settings, StrategyChoice};
 use paceline_net::{
-    Coordinator, CoordinatorConfig, JoinConfig, Joined, Log, NetError, ReportSink, Secret,
-    Transport, Worker, WorkerConfig, join,
+    Coordinator, CoordinatorConfig, JoinConfig, Joined, Log, NetError, Operation, ReportSink,
+    Secret, Transport, Worker, WorkerConfig, join,
 };
+use paceline_sync::collective::Collective;
 use std::{
     panic,
     sync::{
@@ -135,4 +136,33 @@ pub fn assert_names<T>(result: Result<T, NetError>, peer: u32, words: &[&str]) -
     assert!(text.contains(&format!("worker {peer} ")), "{text}");
     assert!(words.iter().all(|word| text.contains(word)), "{words:?} are not all in: {text}");
     text
+}
+
+/// The rank that a test plays, in a job of three.
+pub const BROKEN: u32 = 2;
+
+/// What a worker saw: an all-reduce with the broken peer, and one without it.
+pub type Seen = (Result<(), NetError>, Result<(), NetError>);
+
+/// For workers 0 and 1.
+pub fn see(worker: &Worker) -> Seen {
+    let with = worker.all_reduce("with all", &mut [1_f32; 30_000], ReduceOp::Sum);
+    let mut data = [1_f32; 30_000];
+    let group = [Rank(0), Rank(1)].into();
+    let operation =
+        Operation::new("without it", Collective::AllReduce { len: 30_000 }).group(group);
+    let without = worker.run_in_place(operation, &mut data);
+    if without.is_ok() {
+        assert_eq!(data, [2_f32; 30_000]);
+    }
+    (with, without)
+}
+
+/// Both workers must name the peer, the first must say what was wrong, and both go on without it.
+pub fn assert_parted(seen: [Seen; 2], words: &[&str]) {
+    let [(first, first_alone), (second, second_alone)] = seen;
+    assert_names(first, BROKEN, words);
+    assert_names(second, BROKEN, &[]);
+    first_alone.unwrap();
+    second_alone.unwrap();
 }
