@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -17,6 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn paceline(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.args(arguments).stdin(Stdio::null());
+    // Whoever runs the tests in the background may ignore these signals, and that would be inherited:
+    // `paceline run` rightly leaves ignored signals ignored.
+    // SAFETY: `signal` may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
     command
 }
 
