@@ -248,10 +248,8 @@ impl Run<'_> {
         let iterations = iterations.clamp(*ITERATIONS.start(), *ITERATIONS.end());
         // The first call of a command all-reduces to check the sums, and calls take turns with barriers: with an odd
         // number of warm-up calls after it, the first timed one all-reduces again.
-        let workload = Workload {
-            warmup: 2 * WARMUP + 1,
-            ..Workload::single(size, Some(2 * iterations))
-        };
+        let workload =
+            Workload { warmup: 2 * WARMUP + 1, ..Workload::single(size, Some(2 * iterations)) };
         let mut turns = Vec::new();
         let watch = Watch::begin().context("read the machine's load")?;
         for _ in 0..self.repeat {
