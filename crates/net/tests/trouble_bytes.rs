@@ -3,10 +3,10 @@
 
 #[path = "../../../fuzz/entry/frame.rs"]
 mod frame;
-#[path = "../../../fuzz/entry/messages.rs"]
-mod messages;
 #[path = "../../../fuzz/entry/ring.rs"]
 mod lying_ring;
+#[path = "../../../fuzz/entry/messages.rs"]
+mod messages;
 #[path = "../../../fuzz/entry/trial.rs"]
 mod trial;
 

@@ -4,6 +4,7 @@
 //! time, [`measurement`] in real time on the hosts of a testbed; [`report`] compares. The prediction of a cell
 //! knows nothing of its measurement.
 
+mod calibration;
 mod grid;
 mod measurement;
 mod prediction;
@@ -27,9 +28,9 @@ use super::{
 };
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
+use calibration::{Latency, middle, model};
 use grid::{Grid, topology_of, view_of};
 use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
-use paceline_replay::{ClusterConfig, NetworkConfig, Shaping, TCP_OVER_ETHERNET, WorkerConfig};
 use paceline_sync::check_strategy;
 use paceline_testbed::{CheckReport, Spec, Testbed};
 use report::{Cell, NetworkReport, Report};
@@ -52,6 +53,8 @@ const CHECK_WINDOW: Duration = Duration::from_millis(500);
 const TURN_SECONDS: f64 = 1.0;
 /// Iterations of a turn: enough for a median, few enough for an end.
 const ITERATIONS: std::ops::RangeInclusive<u32> = 3..=50;
+/// Barriers that are timed to learn the latency.
+const BARRIERS: u32 = 100;
 /// All-reduces before those that are timed.
 const WARMUP: u32 = 1;
 
@@ -59,7 +62,8 @@ const WARMUP: u32 = 1;
 ///
 /// Hosts are network namespaces joined by links of the given rate, one worker on each, all on this machine; that needs root.
 /// For each cell the workers all-reduce over and over, and so do the same engines in virtual time. The prediction
-/// knows the nominal rate, TCP's and Ethernet's headers, and what was measured on the idle network: its latency.
+/// knows the nominal rate, TCP's and Ethernet's headers, and the time of a barrier on the idle network. Workers meet at a barrier
+/// before each all-reduce, measured or predicted.
 ///
 /// A cell is measured only where raw TCP was shown to carry 90% of the rate. The table shows the median over all
 /// iterations and, in brackets, the lowest and highest median of a single turn; and how busy the processors were.
@@ -180,18 +184,18 @@ impl Run<'_> {
         let testbed = Testbed::build(spec).context("build the network of hosts")?;
         let check = self.check(&testbed)?;
         let faithful = check.carries(FAITHFUL);
-        let latency = latency_of(&check);
-        let model = model();
+        let latency =
+            if faithful { self.latency(&testbed)? } else { Latency::around(idle_latency(&check)?) };
         let mut report = NetworkReport {
             hosts: spec.hosts,
             rate: spec.rate,
             check,
             faithful,
-            latency_seconds: latency.as_secs_f64(),
-            model,
+            latency_seconds: latency.least.as_secs_f64(),
+            model: model(spec, latency),
             cells: Vec::new(),
         };
-        let topology = topology_of(spec, latency)?;
+        let topology = topology_of(spec, latency.least)?;
         for strategy in &self.grid.strategies {
             let settings = self.grid.settings_of(strategy);
             let view = Arc::new(view_of(spec, settings.clone()));
@@ -235,6 +239,17 @@ impl Run<'_> {
         }
     }
 
+    /// What a message takes from worker to worker while nothing else is sent.
+    fn latency(&self, testbed: &Testbed) -> Result<Latency> {
+        let settings = self.grid.settings_of(&self.grid.strategies[0]);
+        let mut group = measurement::start(testbed, &settings, self.folder, &self.interrupt)?;
+        let workload = aligned(ByteSize(4), BARRIERS);
+        let turn = group.turn(&workload, &self.interrupt)?;
+        let barriers: Vec<f64> = turn.seconds.iter().skip(1).step_by(2).copied().collect();
+        let view = Arc::new(view_of(testbed.spec(), settings));
+        Latency::from_barrier(middle(&barriers)?, testbed.spec(), &view)
+    }
+
     /// The turns of one cell, how busy the processors were, and what went wrong if anything did.
     #[allow(clippy::type_complexity)]
     fn measure(
@@ -246,10 +261,7 @@ impl Run<'_> {
     ) -> Result<(Vec<Turn>, Option<f64>, Option<String>)> {
         let iterations = (TURN_SECONDS / predicted_seconds) as u32;
         let iterations = iterations.clamp(*ITERATIONS.start(), *ITERATIONS.end());
-        // The first call of a command all-reduces to check the sums, and calls take turns with barriers: with an odd
-        // number of warm-up calls after it, the first timed one all-reduces again.
-        let workload =
-            Workload { warmup: 2 * WARMUP + 1, ..Workload::single(size, Some(2 * iterations)) };
+        let workload = aligned(size, iterations);
         let mut turns = Vec::new();
         let watch = Watch::begin().context("read the machine's load")?;
         for _ in 0..self.repeat {
@@ -268,27 +280,21 @@ impl Run<'_> {
     }
 }
 
+/// All-reduces that take turns with barriers. The first call of a command all-reduces to check the sums; with an odd
+/// number of warm-up calls after it, the first timed one all-reduces again.
+fn aligned(size: ByteSize, iterations: u32) -> Workload {
+    Workload { warmup: 2 * WARMUP + 1, ..Workload::single(size, Some(2 * iterations)) }
+}
+
+/// The middle of what raw TCP took between neighbours, there being no workers to ask.
+fn idle_latency(check: &CheckReport) -> Result<Duration> {
+    let seconds = check.flows.iter().map(|flow| flow.latency_microseconds * 1e-6);
+    middle(&seconds.collect::<Vec<_>>())
+}
+
 /// The all-reduces of a turn that has a barrier after each.
 fn without_barriers(turn: Turn) -> Turn {
     Turn { seconds: turn.seconds.into_iter().step_by(2).collect(), ..turn }
-}
-
-/// The middle of what the neighbours took.
-fn latency_of(check: &CheckReport) -> Duration {
-    let microseconds: Vec<f64> = check.flows.iter().map(|flow| flow.latency_microseconds).collect();
-    Duration::from_secs_f64(median(&microseconds).unwrap_or_default() * 1e-6)
-}
-
-/// What the replay is told of this machine and its network.
-fn model() -> ClusterConfig {
-    let shaping = Some(Shaping {
-        burst_bytes: 128 << 10,
-        segment_bytes: 65160,
-        small_queue_bytes: 130320,
-        window_bytes: 1 << 30,
-    });
-    let network = NetworkConfig { goodput: TCP_OVER_ETHERNET, shaping, ..NetworkConfig::default() };
-    ClusterConfig { network, worker: WorkerConfig::default(), ..ClusterConfig::default() }
 }
 
 fn publish(report: &Report, args: &PredictArgs) -> Result<()> {

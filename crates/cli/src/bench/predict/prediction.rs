@@ -1,20 +1,17 @@
 //! The predicted side: the engines of all workers in virtual time, doing what the measured workers do, all-reduce
 //! after all-reduce. It starts nothing and looks at no clock.
 
-use super::super::protocol::Turn;
+use super::{super::protocol::Turn, calibration::barrier_post};
 use anyhow::{Result, ensure};
 use paceline_job::{Dtype, Rank, ReduceOp, Time, Topology, View};
 use paceline_replay::{Cluster, ClusterConfig};
-use paceline_sync::{
-    collective::Collective,
-    event::{OpId, Post},
-};
+use paceline_sync::{collective::Collective, event::Post};
 use std::sync::Arc;
 
 /// All-reduces before those that count: the first finds the network idle for longer than the others do.
 const WARMUP: usize = 2;
-/// All-reduces that count.
-const ITERATIONS: usize = 5;
+/// All-reduces that count: as with those that are measured, no two are alike.
+const ITERATIONS: usize = 25;
 
 /// Predicts the times of all-reducing `bytes`, over and over with a barrier between.
 pub fn predict(
@@ -56,21 +53,15 @@ pub fn predict(
 
 /// What a worker does in a step: barriers and all-reduces take turns.
 fn post(step: usize, bytes: u64) -> Post {
-    let barrier = step.is_multiple_of(2);
-    let (name, collective, dtype, reduce) = if barrier {
-        ("bench", Collective::Barrier, Dtype::U8, ReduceOp::Max)
-    } else {
-        ("tensor 0", Collective::AllReduce { len: bytes / 4 }, Dtype::F32, ReduceOp::Sum)
-    };
+    if step.is_multiple_of(2) {
+        return barrier_post();
+    }
     Post {
-        op: OpId(0),
-        name: name.into(),
-        collective,
-        dtype,
-        reduce,
-        priority: 0,
-        group: None,
-        in_place: true,
+        name: "tensor 0".into(),
+        collective: Collective::AllReduce { len: bytes / 4 },
+        dtype: Dtype::F32,
+        reduce: ReduceOp::Sum,
+        ..barrier_post()
     }
 }
 
