@@ -41,11 +41,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Idle turns before a waiting caller lets others run, when every worker has a core.
-const SPINS: u32 = 2_000;
-
-/// The same when workers share cores: whoever we wait for may need this one.
-const SPINS_WHEN_CROWDED: u32 = 2;
+/// How long a waiting caller keeps its core to itself, when every worker of its host has one. Where
+/// workers share cores it does not: whoever it waits for may need this one.
+const SPINNING: Duration = Duration::from_micros(20);
 
 /// How long a waiting caller yields before it sleeps. A sleeper is woken by a system call of its peer.
 const YIELDING: Duration = Duration::from_micros(300);
@@ -129,7 +127,7 @@ struct Shared {
     store: Arc<Store>,
     rank: Rank,
     view: Mutex<Arc<View>>,
-    spins: u32,
+    spinning: Duration,
     /// Callers that drive right now.
     waiting: AtomicU32,
     /// Counts callers' waits, so that the worker's thread sees that they go on.
@@ -161,7 +159,7 @@ impl Worker {
             store,
             rank,
             view: Mutex::new(view),
-            spins: if local > cores { SPINS_WHEN_CROWDED } else { SPINS },
+            spinning: if local > cores { Duration::ZERO } else { SPINNING },
             waiting: AtomicU32::new(0),
             waits: AtomicU64::new(0),
             bell: event_file()?,
@@ -531,7 +529,6 @@ impl Shared {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.driver().wake();
-        let mut idle = 0_u32;
         let mut idle_since = None;
         let result = loop {
             let busy = self.driver().turn();
@@ -539,28 +536,26 @@ impl Shared {
                 break Some(result);
             }
             if busy {
-                (idle, idle_since) = (0, None);
+                idle_since = None;
                 // Others may keep this worker busy for ever; a deadline is one all the same.
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     break None;
                 }
                 continue;
             }
-            idle += 1;
-            if idle <= self.spins {
-                std::hint::spin_loop();
-                continue;
-            }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
             }
-            if now - *idle_since.get_or_insert(now) < YIELDING {
+            let idle = now - *idle_since.get_or_insert(now);
+            if idle < self.spinning {
+                std::hint::spin_loop();
+            } else if idle < YIELDING {
                 std::thread::yield_now();
             } else {
                 let left = deadline.map_or(LONGEST_SLEEP, |deadline| deadline - now);
                 self.sleep(left.min(LONGEST_SLEEP));
-                (idle, idle_since) = (0, None);
+                idle_since = None;
             }
         };
         let last = self.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
