@@ -103,7 +103,7 @@ pub enum NetError {
         range: RangeInclusive<u16>,
     },
     /// Listen on an address of this machine (`PACELINE_INTERFACE` chooses one).
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {}", SystemError(.source))]
     CannotListen {
         /// Where we wanted to listen.
         address: SocketAddr,
@@ -111,7 +111,7 @@ pub enum NetError {
         source: io::Error,
     },
     /// Check that the other side runs and that no firewall is between.
-    #[error("no connection within {} s: {source}", Seconds(*.waited))]
+    #[error("no connection within {} s: {}", Seconds(*.waited), SystemError(.source))]
     Unreachable {
         /// How long we tried.
         waited: Duration,
@@ -159,7 +159,7 @@ pub enum NetError {
         awaited: &'static str,
     },
     /// The system's message says what failed.
-    #[error("connection failed: {0}")]
+    #[error("connection failed: {}", SystemError(.0))]
     Io(#[from] io::Error),
     /// Somebody altered, reordered or replayed bytes on the way: suspect the network.
     #[error("record {record} was altered, reordered or replayed on the way")]
@@ -282,7 +282,10 @@ pub enum NetError {
     },
 
     /// The machine has no memory left for shared buffers: free some, or use fewer workers per host.
-    #[error("no shared memory: {source}; free memory on this host, or start fewer workers there")]
+    #[error(
+        "no shared memory: {}; free memory on this host, or start fewer workers there",
+        SystemError(.source)
+    )]
     SharedMemory {
         /// What the system said.
         source: io::Error,
@@ -394,10 +397,11 @@ impl NetError {
     /// Whether the same attempt may succeed a moment later, because the other side is not up yet or
     /// turned us away before it read anything.
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(
-            self,
-            NetError::Unreachable { .. } | NetError::Unresolved { .. } | NetError::TurnedAway
-        )
+        match self {
+            NetError::Unreachable { source, .. } => !lacks_files(source),
+            NetError::Unresolved { .. } | NetError::TurnedAway => true,
+            _ => false,
+        }
     }
 }
 
@@ -409,6 +413,20 @@ impl fmt::Display for Seconds {
         let tenths = (self.0.as_secs_f64() * 10.0).round();
         write!(f, "{}", tenths / 10.0)
     }
+}
+
+/// What the system said, and what to do where that is known.
+struct SystemError<'a>(&'a io::Error);
+
+impl fmt::Display for SystemError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        if lacks_files(self.0) { f.write_str("; raise the limit with `ulimit -n`") } else { Ok(()) }
+    }
+}
+
+fn lacks_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// At most this many ranks are spelled out.
