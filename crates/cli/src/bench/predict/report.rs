@@ -177,3 +177,76 @@ fn row(network: &NetworkReport, cell: &Cell) -> Vec<String> {
 fn percent(share: Option<f64>) -> String {
     share.map_or(NOTHING.to_string(), |share| format!("{:+.1}%", 100.0 * share))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_testbed::Shaper;
+
+    fn cell(strategy: &str, predicted: f64, measured: &[f64]) -> Cell {
+        let turn = |seconds: &[f64]| Turn { seconds: seconds.to_vec(), cpu_seconds: 0.0 };
+        let turns: Vec<Turn> = measured.iter().map(|seconds| turn(&[*seconds])).collect();
+        let busy = (!turns.is_empty()).then_some(0.25);
+        let strategy = StrategyChoice(strategy.to_string());
+        Cell::conclude(&strategy, 1 << 20, &turn(&[predicted]), turns, busy, None)
+    }
+
+    fn network(faithful: bool, cells: Vec<Cell>) -> NetworkReport {
+        NetworkReport {
+            hosts: 4,
+            rate: "100mbit".parse().unwrap(),
+            check: CheckReport {
+                hosts: 4,
+                racks: 1,
+                shaper: Shaper::Htb,
+                congestion: "reno".to_string(),
+                flows: Vec::new(),
+                processors_busy_before: 0.0,
+                processors_busy_alone: 0.0,
+                processors_busy_together: 0.0,
+            },
+            faithful,
+            model: ClusterConfig::default(),
+            latency_seconds: 5e-5,
+            cells,
+        }
+    }
+
+    fn report(networks: Vec<NetworkReport>) -> Report {
+        Report {
+            benchmark: "predict",
+            format: 1,
+            rounds: 1,
+            machine: Machine { processor: String::new(), kernel: String::new(), busy_before: 0.0 },
+            settings: Settings::default(),
+            networks,
+        }
+    }
+
+    #[test]
+    fn cells_are_judged_by_the_share_of_the_measurement_and_the_worst_is_named() {
+        let cells = vec![cell("ring", 0.104, &[0.1, 0.1]), cell("gossip", 0.08, &[0.1])];
+        let text = report(vec![network(true, cells)]).render(Style::Plain);
+        assert!(text.contains("+4.0%") && text.contains("25%"), "{text}");
+        let summary =
+            "Within 5%: 1 of 2 cells. Worst: gossip of 1MiB over 4 hosts at 100mbit, -20.0%.";
+        assert!(text.ends_with(&format!("{summary}\n")), "{text}");
+    }
+
+    #[test]
+    fn a_network_that_is_not_faithful_is_predicted_and_not_judged() {
+        let report = report(vec![network(false, vec![cell("ring", 0.1, &[])])]);
+        let text = report.render(Style::Markdown);
+        assert!(text.contains("| 100 ms |") && text.contains("Not measured: 4 hosts"), "{text}");
+        assert!(text.ends_with("No cell was measured.\n"), "{text}");
+        assert!(report.is_complete());
+    }
+
+    #[test]
+    fn a_cell_that_failed_says_why_and_spoils_the_exit_code() {
+        let failed = Cell { failure: Some("it ended".to_string()), ..cell("ring", 0.1, &[]) };
+        let report = report(vec![network(true, vec![failed])]);
+        assert!(report.render(Style::Plain).contains("at 100mbit: it ended"));
+        assert!(!report.is_complete());
+    }
+}
