@@ -28,8 +28,10 @@ mod oracle;
 mod portable;
 mod reduce;
 mod slices;
+mod stream;
 
 pub use cast::cast;
 pub use error::KernelError;
 pub use reduce::{combine, copy, finish};
 pub use slices::{accumulate, cast_slice, combine_slices, finish_slice};
+pub use stream::stream;

@@ -275,7 +275,8 @@ impl Worker {
             group: operation.group,
             in_place: std::ptr::eq(input, output),
         };
-        let memory = OpMemory { input: input.cast(), output: output.cast() };
+        let bytes = post.collective.elements() * T::DTYPE.size() as u64;
+        let memory = OpMemory { input: input.cast(), output: output.cast(), bytes };
         // SAFETY: the caller's promise.
         unsafe { self.shared.driver().post(post, memory, completion.clone()) };
         Handle { shared: self.shared.clone(), completion }

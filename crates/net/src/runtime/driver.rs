@@ -250,7 +250,8 @@ impl Driver {
                         connections[0].send_control(header, bytes);
                     }
                     (Some(Link::Shm(link)), Payload::Memory(loc)) => {
-                        link.send(header, self.core.memory.read(loc), loc, token);
+                        let memory = &self.core.memory;
+                        link.send(header, memory.read(loc), loc, memory.copying(loc), token);
                     }
                     (Some(Link::Shm(link)), Payload::Inline(bytes)) => {
                         link.send_control(header, bytes);

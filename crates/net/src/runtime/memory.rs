@@ -10,11 +10,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+/// Results of operations from this size on are written around the caches: by the time all of it is there,
+/// its beginning would have been pushed out again.
+const STREAMED_BYTES: u64 = 8 << 20;
+
 /// A caller's buffers. They may be the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpMemory {
     pub input: *const u8,
     pub output: *mut u8,
+    /// What the longer side of the operation comes to.
+    pub bytes: u64,
 }
 
 // SAFETY: whoever posts an operation promises that its buffers stay valid until it ends, on any thread.
@@ -173,8 +179,41 @@ impl Memory {
         start.wrapping_add(at)
     }
 
+    /// How a final value is best copied to or from this place.
+    pub(crate) fn copying(&self, loc: Loc) -> Copying {
+        match loc {
+            Loc::Own(op, _) | Loc::Out(op, _) if self.op(op).bytes >= STREAMED_BYTES => {
+                Copying::AroundCaches
+            }
+            _ => Copying::Through,
+        }
+    }
+
     fn op(&self, op: OpId) -> OpMemory {
         self.ops[op.0 as usize].expect("the engine names operations in progress")
+    }
+}
+
+/// How bytes get from place to place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copying {
+    /// Through the caches: somebody reads them soon.
+    Through,
+    /// Around the caches.
+    AroundCaches,
+}
+
+impl Copying {
+    /// # Safety
+    /// Both are valid for `bytes` bytes, do not overlap, and nobody else touches `into` meanwhile.
+    pub(crate) unsafe fn copy(self, source: *const u8, into: *mut u8, bytes: usize) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Copying::Through => std::ptr::copy_nonoverlapping(source, into, bytes),
+                Copying::AroundCaches => kernels::stream(into, source, bytes),
+            }
+        }
     }
 }
 

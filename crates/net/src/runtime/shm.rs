@@ -6,7 +6,7 @@
 
 use super::{
     core::Core,
-    memory::{self, Store},
+    memory::{self, Copying, Store},
     ring::{self, Reader, Writer},
     segment::Segment,
     tcp::{End, TcpLink},
@@ -103,7 +103,8 @@ struct OutFrame {
 #[derive(Debug)]
 enum Payload {
     Inline(Box<[u8]>),
-    Memory(*const u8, Loc),
+    /// Where it lies, its name, and how it is copied if the peer has announced a place for it.
+    Memory(*const u8, Loc, Copying),
 }
 
 /// What a final value is for: operation, chunk, instruction, length.
@@ -201,8 +202,16 @@ impl ShmLink {
         self.peer.clone()
     }
 
-    pub(crate) fn send(&mut self, header: Header, memory: *const u8, loc: Loc, token: Option<Key>) {
-        self.data.push_back(OutFrame { header, payload: Payload::Memory(memory, loc), token });
+    pub(crate) fn send(
+        &mut self,
+        header: Header,
+        memory: *const u8,
+        loc: Loc,
+        copying: Copying,
+        token: Option<Key>,
+    ) {
+        let payload = Payload::Memory(memory, loc, copying);
+        self.data.push_back(OutFrame { header, payload, token });
     }
 
     pub(crate) fn send_control(&mut self, header: Header, payload: Box<[u8]>) {
@@ -295,7 +304,7 @@ impl ShmLink {
             any = true;
         }
         while let Some(frame) = self.data.front() {
-            let Payload::Memory(pointer, loc) = frame.payload else {
+            let Payload::Memory(pointer, loc, copying) = frame.payload else {
                 unreachable!("data lies in memory")
             };
             let header = frame.header.encode();
@@ -314,7 +323,7 @@ impl ShmLink {
                     .ok_or("it announced a place outside its memory")?;
                 // SAFETY: inside the peer's segment; the peer said that nobody else touches it, and
                 // reads it only after the record below.
-                unsafe { std::ptr::copy_nonoverlapping(pointer, place, len) };
+                unsafe { copying.copy(pointer, place, len) };
                 if !self.writer.push(&[&prefix(PLACED, 0), &header]) {
                     self.ready.insert(target(&frame.header), offset);
                     break;
@@ -511,8 +520,9 @@ fn place(
         Placement::Discard => {}
         Placement::Straight(loc) => {
             let into = core.memory.write(loc, bytes);
+            let copying = core.memory.copying(loc);
             // SAFETY: the engine gave `bytes` bytes to this frame; the source holds as many.
-            unsafe { std::ptr::copy_nonoverlapping(source, into, bytes as usize) };
+            unsafe { copying.copy(source, into, bytes as usize) };
         }
         Placement::Hold(buf) | Placement::Stow(buf) => {
             if let (Placement::Hold(_), Some(receipt)) = (placement, receipt) {
