@@ -12,6 +12,7 @@ mod handle;
 pub mod handshake;
 pub mod join;
 pub mod launch;
+mod patience;
 mod runtime;
 pub mod sealed;
 mod secret;

@@ -2,7 +2,7 @@
 //!
 //! A thread of the worker's own drives the engine while nobody waits; a caller that waits drives it on
 //! its own thread, because waking another thread costs more than a small collective. Waiting spins
-//! briefly, then yields, then sleeps in `poll`.
+//! briefly, then yields as long as that has paid off lately, then sleeps in `poll`.
 
 use crate::{
     buffer::{Buffer, SharedBuffer},
@@ -12,6 +12,7 @@ use crate::{
     error::{NetError, Result},
     handle::{Completion, Outcome},
     join::{ControlChannel, Joined},
+    patience::Patience,
     runtime::{
         core::Core,
         driver::{Driver, ReportSink},
@@ -44,9 +45,6 @@ use std::{
 /// How long a waiting caller keeps its core to itself, when every worker of its host has one. Where
 /// workers share cores it does not: whoever it waits for may need this one.
 const SPINNING: Duration = Duration::from_micros(20);
-
-/// How long a waiting caller yields before it sleeps. A sleeper is woken by a system call of its peer.
-const YIELDING: Duration = Duration::from_micros(300);
 
 /// How often the worker's thread looks whether callers still drive.
 const NAP: Duration = Duration::from_millis(2);
@@ -128,6 +126,7 @@ struct Shared {
     rank: Rank,
     view: Mutex<Arc<View>>,
     spinning: Duration,
+    patience: Patience,
     /// Callers that drive right now.
     waiting: AtomicU32,
     /// Counts callers' waits, so that the worker's thread sees that they go on.
@@ -160,6 +159,7 @@ impl Worker {
             rank,
             view: Mutex::new(view),
             spinning: if local > cores { Duration::ZERO } else { SPINNING },
+            patience: Patience::new(),
             waiting: AtomicU32::new(0),
             waits: AtomicU64::new(0),
             bell: event_file()?,
@@ -537,7 +537,9 @@ impl Shared {
                 break Some(result);
             }
             if busy {
-                idle_since = None;
+                if let Some(since) = idle_since.take() {
+                    self.patience.learn(Instant::now() - since);
+                }
                 // Others may keep this worker busy for ever; a deadline is one all the same.
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     break None;
@@ -551,12 +553,11 @@ impl Shared {
             let idle = now - *idle_since.get_or_insert(now);
             if idle < self.spinning {
                 std::hint::spin_loop();
-            } else if idle < YIELDING {
+            } else if idle < self.patience.limit() {
                 std::thread::yield_now();
             } else {
                 let left = deadline.map_or(LONGEST_SLEEP, |deadline| deadline - now);
                 self.sleep(left.min(LONGEST_SLEEP));
-                idle_since = None;
             }
         };
         let last = self.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -603,7 +604,7 @@ impl Shared {
                     since = None;
                 } else {
                     let now = Instant::now();
-                    if now - *since.get_or_insert(now) > YIELDING / 4 {
+                    if now - *since.get_or_insert(now) > self.patience.limit() / 4 {
                         break;
                     }
                     std::thread::yield_now();
