@@ -44,6 +44,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 /// The exit code of a run whose table lacks a contender that was asked for.
@@ -135,16 +136,16 @@ pub struct WorkerArgs {
     #[arg(long, value_enum)]
     pub variant: Variant,
 
-    /// Meet at a barrier between all-reduces, and count both as iterations.
-    #[arg(long)]
-    pub aligned: bool,
+    /// Rest so many microseconds and meet at a barrier between all-reduces, and count both as iterations.
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub aligned: Option<u64>,
 }
 
 /// Serves the benchmark on standard input and output until it says `quit`.
 pub fn run_worker(args: WorkerArgs) -> Result<ExitCode> {
     let mut subject = ours::join(args.variant)?;
-    if args.aligned {
-        subject = Box::new(predict::Aligned::new(subject));
+    if let Some(rest) = args.aligned {
+        subject = Box::new(predict::Aligned::new(subject, Duration::from_micros(rest)));
     }
     worker::serve(&mut *subject, std::io::stdin().lock(), std::io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)

@@ -183,10 +183,13 @@ impl Driver {
             self.core.engine.next_tick().map_or(Time(u64::MAX), |tick| tick.max(soonest));
     }
 
-    /// Give links what they can take. Says whether anything went out.
+    /// Give links what they can take. Says whether anything went out. Every worker begins with the one
+    /// after it: if all began with the first, they would meet in its queue and leave others' empty.
     fn flush(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.links.len() {
+        let after_us = self.core.engine.rank().index() + 1;
+        for place in 0..self.links.len() {
+            let index = (after_us + place) % self.links.len();
             let flushed = match &mut self.links[index] {
                 None => continue,
                 Some(Link::Tcp { connections, .. }) => {

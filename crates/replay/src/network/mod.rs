@@ -258,11 +258,12 @@ impl<P> Network<P> {
     /// time moves on.
     pub(crate) fn settle(&mut self, now: Time, timeline: &mut Timeline) {
         if let Some(queues) = &mut self.queues {
-            // A worker's kernel is given what it has for its peers in their order.
+            // A worker's kernel is given what it has for its peers in their order, the one after it first.
             let mut pending = std::mem::take(&mut queues.pending);
+            let ranks = self.peers.len() as u32;
             pending.sort_unstable_by_key(|index| {
-                let connection = &self.connections[*index as usize];
-                (connection.from, connection.to)
+                let Connection { from, to, .. } = self.connections[*index as usize];
+                (from, (to + ranks - from) % ranks)
             });
             pending.dedup();
             for index in pending {

@@ -65,11 +65,20 @@ pub fn barrier_post() -> Post {
     }
 }
 
+/// How long workers rest between all-reduces: long enough for any of the network's token buckets to fill.
+pub fn rest(spec: &Spec) -> Duration {
+    Duration::from_secs_f64(2.0 * burst_bytes(spec) as f64 / spec.rate.bytes_per_second())
+}
+
+fn burst_bytes(spec: &Spec) -> u64 {
+    let burst = spec.rate.bytes_per_second() * BURST_SECONDS;
+    (burst as u64).max(LEAST_BURST_BYTES)
+}
+
 /// What the replay is told of the network, apart from its topology.
 pub fn model(spec: &Spec, latency: Latency) -> ClusterConfig {
-    let burst = spec.rate.bytes_per_second() * BURST_SECONDS;
     let shaping = Shaping {
-        burst_bytes: (burst as u64).max(LEAST_BURST_BYTES),
+        burst_bytes: burst_bytes(spec),
         segment_bytes: SEGMENT_BYTES,
         // The kernel's own rule suffices: no more than two others of its size in front of a segment.
         small_queue_bytes: 0,

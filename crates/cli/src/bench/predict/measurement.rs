@@ -18,21 +18,24 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 /// Where the coordinator listens. Its host has a network namespace of its own, where every port is free.
 const COORDINATOR_PORT: u16 = 29400;
 
-/// Starts the workers of one view.
+/// Starts the workers of one view, which rest so long between all-reduces.
 pub fn start(
     testbed: &Testbed,
     settings: &Settings,
+    rest: Duration,
     folder: &Path,
     interrupt: &Interrupt,
 ) -> Result<Group> {
     let program = std::env::current_exe().context("find this program")?;
     let secret = Secret::random()?;
     let size = testbed.spec().hosts;
+    let micros = rest.as_micros().to_string();
     let address = SocketAddr::from((testbed.address(0), COORDINATOR_PORT));
     let coordinator = Coordinator::start(testbed, &program, address, settings, &secret)?;
     let processes = (0..size)
@@ -44,7 +47,9 @@ pub fn start(
             environment.push(("PACELINE_INSECURE".to_string(), "1".to_string()));
             Process {
                 program: program.clone(),
-                arguments: [WORKER, "--variant", "tcp", "--aligned"].map(Into::into).to_vec(),
+                arguments: [WORKER, "--variant", "tcp", "--aligned", &micros]
+                    .map(Into::into)
+                    .to_vec(),
                 environment: environment.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
             }
         })

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
-use calibration::{Latency, middle, model};
+use calibration::{Latency, middle, model, rest};
 use grid::{Grid, topology_of, view_of};
 use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
 use paceline_sync::check_strategy;
@@ -62,8 +62,8 @@ const WARMUP: u32 = 1;
 ///
 /// Hosts are network namespaces joined by links of the given rate, one worker on each, all on this machine; that needs root.
 /// For each cell the workers all-reduce over and over, and so do the same engines in virtual time. The prediction
-/// knows the nominal rate, TCP's and Ethernet's headers, and the time of a barrier on the idle network. Workers meet at a barrier
-/// before each all-reduce, measured or predicted.
+/// knows the nominal rate, TCP's and Ethernet's headers, and the time of a barrier on the idle network. Before each
+/// all-reduce, measured or predicted, workers rest until the shapers' token buckets are full, and meet at a barrier.
 ///
 /// A cell is measured only where raw TCP was shown to carry 90% of the rate. The table shows the median over all
 /// iterations and, in brackets, the lowest and highest median of a single turn; and how busy the processors were.
@@ -200,12 +200,13 @@ impl Run<'_> {
             let settings = self.grid.settings_of(strategy);
             let view = Arc::new(view_of(spec, settings.clone()));
             let predicted = self.grid.sizes.iter().map(|size| {
-                Ok((*size, prediction::predict(&view, &topology, &report.model, size.0)?))
+                let model = &report.model;
+                Ok((*size, prediction::predict(&view, &topology, model, size.0, rest(spec))?))
             });
             let predicted = predicted.collect::<Result<Vec<_>>>()?;
             self.interrupt.check()?;
             let mut group = if faithful {
-                measurement::start(&testbed, &settings, self.folder, &self.interrupt)
+                measurement::start(&testbed, &settings, rest(spec), self.folder, &self.interrupt)
                     .map(Some)
                     .map_err(|error| format!("{error:#}"))
             } else {
@@ -242,7 +243,8 @@ impl Run<'_> {
     /// What a message takes from worker to worker while nothing else is sent.
     fn latency(&self, testbed: &Testbed) -> Result<Latency> {
         let settings = self.grid.settings_of(&self.grid.strategies[0]);
-        let mut group = measurement::start(testbed, &settings, self.folder, &self.interrupt)?;
+        let (rest, folder) = (Duration::ZERO, self.folder);
+        let mut group = measurement::start(testbed, &settings, rest, folder, &self.interrupt)?;
         let workload = aligned(ByteSize(4), BARRIERS);
         let turn = group.turn(&workload, &self.interrupt)?;
         let barriers: Vec<f64> = turn.seconds.iter().skip(1).step_by(2).copied().collect();

@@ -6,19 +6,20 @@ use anyhow::{Result, ensure};
 use paceline_job::{Dtype, Rank, ReduceOp, Time, Topology, View};
 use paceline_replay::{Cluster, ClusterConfig};
 use paceline_sync::{collective::Collective, event::Post};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// All-reduces before those that count: the first finds the network idle for longer than the others do.
 const WARMUP: usize = 2;
 /// All-reduces that count: as with those that are measured, no two are alike.
 const ITERATIONS: usize = 25;
 
-/// Predicts the times of all-reducing `bytes`, over and over with a barrier between.
+/// Predicts the times of all-reducing `bytes`, over and over with a rest and a barrier between.
 pub fn predict(
     view: &Arc<View>,
     topology: &Topology,
     config: &ClusterConfig,
     bytes: u64,
+    rest: Duration,
 ) -> Result<Turn> {
     let mut cluster = Cluster::new(view.clone(), topology, config.clone())?;
     let ranks = view.size();
@@ -41,7 +42,8 @@ pub fn predict(
         *step += 1;
         if *step < steps {
             // The rank is one of the view's, so it cannot be refused.
-            let _ = cluster.post(finish.at, finish.rank, post(*step, bytes));
+            let rest = if step.is_multiple_of(2) { rest } else { Duration::ZERO };
+            let _ = cluster.post(finish.at.after(rest), finish.rank, post(*step, bytes));
         }
     });
     ensure!(failure.is_none(), "the prediction failed: {failure:?}");
@@ -92,7 +94,7 @@ mod tests {
         let network = NetworkConfig { goodput: TCP_OVER_ETHERNET, ..NetworkConfig::default() };
         let config = ClusterConfig { network, ..ClusterConfig::default() };
         let bytes = 16 << 20;
-        let turn = predict(&view, &topology, &config, bytes).unwrap();
+        let turn = predict(&view, &topology, &config, bytes, Duration::ZERO).unwrap();
         assert_eq!(turn.seconds.len(), ITERATIONS);
         let bound = 1.5 * bytes as f64 / (12.5e6 * TCP_OVER_ETHERNET);
         let seconds = median(&turn.seconds).unwrap();
