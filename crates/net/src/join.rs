@@ -7,7 +7,7 @@ mod host;
 mod mesh;
 
 pub use environment::Variables;
-pub use host::{host_identity, tune};
+pub use host::{host_identity, interface_address, tune};
 
 use crate::{
     coordinator::{

@@ -21,7 +21,7 @@ use crate::{
         record::{Record, Recorder},
     },
 };
-use paceline_job::{Rank, ReduceOp, StrategyChoice, View, ViewVersion};
+use paceline_job::{Dtype, Rank, ReduceOp, StrategyChoice, View, ViewVersion};
 use paceline_sync::{
     collective::Collective,
     engine::{Engine, Load},
@@ -248,7 +248,22 @@ impl Worker {
         output: *mut T,
     ) -> Handle {
         // SAFETY: the caller's promise.
-        let handle = unsafe { self.post(operation, input, output) };
+        unsafe { self.start_untyped(operation, T::DTYPE, input.cast(), output.cast()) }
+    }
+
+    /// [`Worker::start_raw`] for callers who learn the type of the elements at run time.
+    ///
+    /// # Safety
+    /// As for [`Worker::start_raw`], of elements of type `dtype`, aligned to their size.
+    pub unsafe fn start_untyped(
+        &self,
+        operation: Operation,
+        dtype: Dtype,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Handle {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { self.post(operation, dtype, input, output) };
         // Nobody may be driving: the worker's thread must watch for what comes.
         if self.shared.waiting.load(Ordering::SeqCst) == 0 {
             self.shared.ring();
@@ -257,26 +272,27 @@ impl Worker {
     }
 
     /// # Safety
-    /// As for [`Worker::start_raw`].
-    unsafe fn post<T: Element>(
+    /// As for [`Worker::start_untyped`].
+    unsafe fn post(
         &self,
         operation: Operation,
-        input: *const T,
-        output: *mut T,
+        dtype: Dtype,
+        input: *const u8,
+        output: *mut u8,
     ) -> Handle {
         let completion = Arc::new(Completion::default());
         let post = Post {
             op: OpId(0),
             name: operation.name,
             collective: operation.collective,
-            dtype: T::DTYPE,
+            dtype,
             reduce: operation.reduce,
             priority: operation.priority,
             group: operation.group,
             in_place: std::ptr::eq(input, output),
         };
-        let bytes = post.collective.elements() * T::DTYPE.size() as u64;
-        let memory = OpMemory { input: input.cast(), output: output.cast(), bytes };
+        let bytes = post.collective.elements() * dtype.size() as u64;
+        let memory = OpMemory { input, output, bytes };
         // SAFETY: the caller's promise.
         unsafe { self.shared.driver().post(post, memory, completion.clone()) };
         Handle { shared: self.shared.clone(), completion }
@@ -310,15 +326,16 @@ impl Worker {
     ) -> Result<()> {
         self.check_lengths(&operation, input.len(), output.len())?;
         // SAFETY: the lengths fit, and we do not return before it ended.
-        unsafe { self.post(operation, input.as_ptr(), output.as_mut_ptr()) }.finish()
+        unsafe { self.post(operation, T::DTYPE, input.as_ptr().cast(), output.as_mut_ptr().cast()) }
+            .finish()
     }
 
     /// Run a collective whose input and output are one and the same, and wait for it.
     pub fn run_in_place<T: Element>(&self, operation: Operation, data: &mut [T]) -> Result<()> {
         self.check_in_place(&operation, data.len())?;
-        let data = data.as_mut_ptr();
+        let data: *mut u8 = data.as_mut_ptr().cast();
         // SAFETY: the length fits, and we do not return before it ended.
-        unsafe { self.post(operation, data, data) }.finish()
+        unsafe { self.post(operation, T::DTYPE, data, data) }.finish()
     }
 
     fn member(&self, operation: &Operation) -> Result<u32> {
@@ -449,6 +466,13 @@ impl Handle {
     /// Wait until it ends or time is up; `None` means that it goes on.
     pub fn wait_until(&self, deadline: Instant) -> Option<Outcome> {
         self.shared.drive(Some(deadline), || self.completion.outcome())
+    }
+
+    /// Wait until one of several handles of one worker has ended, and say which; `None` if time is
+    /// up first, or if there are none.
+    pub fn wait_any(handles: &[&Handle], deadline: Instant) -> Option<usize> {
+        let ended = || handles.iter().position(|handle| handle.completion.outcome().is_some());
+        handles.first()?.shared.drive(Some(deadline), ended)
     }
 
     /// Call back when it ends, which may be now; on whatever thread drives then. It must not wait.

@@ -78,7 +78,7 @@ pub(super) fn listen_within(
 }
 
 /// The address that `text` is or that the interface of that name has; IPv4 first.
-pub(super) fn interface_address(text: &str) -> Result<IpAddr> {
+pub fn interface_address(text: &str) -> Result<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         // "Any" can be listened on, but peers must be told one address to connect to.
         if address.is_unspecified() {

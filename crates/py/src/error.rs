@@ -1,0 +1,75 @@
+//! The runtime's errors as Python exceptions. The text is the runtime's own: it names the worker and
+//! what can be done. The class says what a program can react to.
+
+use paceline_net::NetError;
+use paceline_sync::event::OpError;
+use pyo3::{create_exception, exceptions::PyRuntimeError, prelude::*};
+
+create_exception!(
+    paceline,
+    PacelineError,
+    PyRuntimeError,
+    "Something went wrong in the job; the text says where and what to do."
+);
+create_exception!(
+    paceline,
+    JoinError,
+    PacelineError,
+    "This worker could not join the job: the environment, the secret, or who did not come."
+);
+create_exception!(
+    paceline,
+    PeerLostError,
+    PacelineError,
+    "Another worker is gone. `peer` is its rank."
+);
+create_exception!(
+    paceline,
+    MismatchError,
+    PacelineError,
+    "Workers disagree about an operation. `peer` is the rank of one that differs."
+);
+create_exception!(
+    paceline,
+    StalledError,
+    PacelineError,
+    "An operation made no progress for too long; the text says who lacks it."
+);
+create_exception!(
+    paceline,
+    AbortedError,
+    PacelineError,
+    "The operation failed on another worker first. `peer` is its rank."
+);
+
+/// Make the classes known to Python.
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("PacelineError", py.get_type::<PacelineError>())?;
+    module.add("JoinError", py.get_type::<JoinError>())?;
+    module.add("PeerLostError", py.get_type::<PeerLostError>())?;
+    module.add("MismatchError", py.get_type::<MismatchError>())?;
+    module.add("StalledError", py.get_type::<StalledError>())?;
+    module.add("AbortedError", py.get_type::<AbortedError>())
+}
+
+/// The exception for a failure to join or to run as a worker.
+pub(crate) fn joining(error: NetError) -> PyErr {
+    JoinError::new_err(error.to_string())
+}
+
+/// The exception for an operation that failed.
+pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
+    let text = error.to_string();
+    let (exception, peer) = match error {
+        OpError::PeerLost { peer, .. } => (PeerLostError::new_err(text), Some(peer.0)),
+        OpError::Mismatch { peer, .. } => (MismatchError::new_err(text), Some(peer.0)),
+        OpError::Aborted { peer, .. } => (AbortedError::new_err(text), Some(peer.0)),
+        OpError::Stalled { .. } => (StalledError::new_err(text), None),
+        OpError::Invalid { .. } => (PacelineError::new_err(text), None),
+    };
+    match exception.value(py).setattr("peer", peer) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}

@@ -1,0 +1,24 @@
+//! The Python border: `paceline._native`. It turns Python's arguments into the runtime's types and
+//! the runtime's errors into exceptions, and it lets go of the interpreter wherever it may wait. It
+//! knows nothing of PyTorch: memory comes as addresses and lengths.
+
+mod coordinator;
+mod error;
+mod handle;
+mod notice;
+mod worker;
+
+use pyo3::prelude::*;
+
+/// The engine under the Python package. Use `paceline` instead.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<worker::Worker>()?;
+    module.add_class::<handle::Handle>()?;
+    module.add_class::<coordinator::Coordinator>()?;
+    module.add_function(wrap_pyfunction!(coordinator::fresh_secret, module)?)?;
+    module.add_function(wrap_pyfunction!(coordinator::interface_address, module)?)?;
+    module.add_function(wrap_pyfunction!(handle::wait_any, module)?)?;
+    error::add_to(module)
+}

@@ -1,0 +1,64 @@
+"""Paceline: adaptive distributed training.
+
+A PyTorch script needs nothing from here: ``torch.distributed.init_process_group("paceline")`` finds the
+backend. What is here joins a job without PyTorch's process groups:
+
+>>> import paceline as pl
+>>> pl.init()
+>>> pl.rank(), pl.size()
+(0, 1)
+>>> pl.shutdown()
+
+With PyTorch installed, ``all_reduce``, ``broadcast``, ``broadcast_parameters`` and
+``broadcast_optimizer_state`` are here too (they live in :mod:`paceline.torch`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline._native import (
+    AbortedError,
+    JoinError,
+    MismatchError,
+    PacelineError,
+    PeerLostError,
+    StalledError,
+    __version__,
+)
+from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+
+_IN_TORCH = (
+    "all_reduce",
+    "all_reduce_",
+    "broadcast",
+    "broadcast_",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+)
+
+__all__ = [
+    "AbortedError",
+    "JoinError",
+    "MismatchError",
+    "PacelineError",
+    "PeerLostError",
+    "StalledError",
+    "__version__",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    *_IN_TORCH,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN_TORCH:
+        import paceline.torch
+
+        return getattr(paceline.torch, name)
+    raise AttributeError(f"module 'paceline' has no attribute '{name}'")

@@ -1,0 +1,210 @@
+"""This process's membership in the job: one worker, shared by everything in the process.
+
+The functions of :mod:`paceline` and the process groups of :mod:`paceline.torch` post on the same worker;
+a sub-group is a list of ranks on it, never a new connection. This module knows nothing of PyTorch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from paceline._native import Coordinator, PacelineError, Worker, fresh_secret
+
+#: How long the process that hosts the coordinator stays for the others, in seconds.
+PATIENCE = 60.0
+
+
+class Membership:
+    """A worker that spans some ranks of the job, and the thread that tells of finished operations.
+
+    ``ranks`` are the job's numbers of the worker's ranks, in the worker's order: all of them, unless only
+    some processes ever made a group of this kind.
+    """
+
+    def __init__(self, worker: Worker, ranks: Sequence[int], lasting: bool) -> None:
+        self.worker = worker
+        self.ranks = tuple(ranks)
+        self.lasting = lasting
+        self.users = 0
+        self._place = {rank: place for place, rank in enumerate(self.ranks)}
+        self._process = os.getpid()
+        self._closing = threading.Lock()
+        self._thread = threading.Thread(target=worker.deliver, name="paceline-notices", daemon=True)
+        self._thread.start()
+
+    def spans(self, ranks: Sequence[int]) -> bool:
+        """Whether all of these ranks are reached by this worker."""
+        return all(rank in self._place for rank in ranks)
+
+    def places(self, ranks: Sequence[int]) -> tuple[int, ...] | None:
+        """The worker's own numbers of these ranks; ``None`` if they are all, in order."""
+        places = tuple(self._place[rank] for rank in ranks)
+        return None if places == tuple(range(len(self.ranks))) else places
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """Leave the job. After a fork, the child has nothing to leave."""
+        if os.getpid() != self._process:
+            return
+        with self._closing:
+            self.worker.close(patience)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+
+
+_lock = threading.RLock()
+_memberships: list[Membership] = []
+#: Those that were left: they are closed in the background, since rank 0 waits for the others.
+_leaving: list[threading.Thread] = []
+_initialized: Membership | None = None
+
+
+def acquire(ranks: Sequence[int], join: Callable[[], Worker], lasting: bool = False) -> Membership:
+    """The membership that spans ``ranks``, made by ``join`` if there is none yet.
+
+    Each call is answered by one :func:`release`. A lasting membership stays until the process ends: the
+    coordinator of ``paceline run`` lets each worker in once.
+    """
+    with _lock:
+        for membership in _memberships:
+            if membership.spans(ranks) and membership._process == os.getpid():
+                membership.users += 1
+                return membership
+        if not _memberships:
+            atexit.register(_leave_all)
+        membership = Membership(join(), ranks, lasting)
+        membership.users = 1
+        _memberships.append(membership)
+        return membership
+
+
+def release(membership: Membership) -> None:
+    """Give back what :func:`acquire` gave. The last one out leaves the job."""
+    with _lock:
+        membership.users -= 1
+        if membership.users > 0 or membership.lasting or membership not in _memberships:
+            return
+        _memberships.remove(membership)
+        leaving = threading.Thread(target=membership.close, name="paceline-leaving")
+        leaving.start()
+        _leaving[:] = [thread for thread in _leaving if thread.is_alive()] + [leaving]
+
+
+def _leave_all() -> None:
+    # Whoever fails should not make the others wait to hear of it.
+    failed = getattr(sys, "last_type", None) is not None
+    with _lock:
+        while _memberships:
+            _memberships.pop().close(0.0 if failed else PATIENCE)
+
+
+def init() -> None:
+    """Join the job that this process was started for. Does nothing the second time.
+
+    Started by ``paceline run``, torchrun, mpirun or srun, it joins the others; started alone, it is a job
+    of one worker.
+
+    >>> init()
+    >>> rank(), size(), local_rank()
+    (0, 1, 0)
+    """
+    global _initialized
+    with _lock:
+        if _initialized is None:
+            size_given = _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+            ours = joins_by_environment()
+            if size_given is None and not ours:
+                _initialized = acquire(range(1), _join_alone)
+            elif ours or _has_secret() or size_given is None:
+                # Who does not know the size yet learns it by joining.
+                _initialized = _acquire_from_environment(size_given, lasting=ours)
+            else:
+                from paceline.torch.rendezvous import join_default_store
+
+                _initialized = acquire(range(size_given), join_default_store)
+
+
+def shutdown() -> None:
+    """Leave the job, unless a process group still needs it. Does nothing without :func:`init`.
+
+    >>> init()
+    >>> shutdown()
+    >>> is_initialized()
+    False
+    """
+    global _initialized
+    with _lock:
+        if _initialized is not None:
+            membership, _initialized = _initialized, None
+            release(membership)
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` was called, and not :func:`shutdown` since."""
+    return _initialized is not None
+
+
+def membership() -> Membership:
+    """What :func:`init` joined."""
+    if _initialized is None:
+        raise PacelineError("this process has not joined a job; call `paceline.init()` first")
+    return _initialized
+
+
+def rank() -> int:
+    """This worker's number, from 0."""
+    return membership().worker.rank
+
+
+def size() -> int:
+    """How many workers there are."""
+    return membership().worker.size
+
+
+def local_rank() -> int:
+    """This worker's number among those of its host, from 0."""
+    given = _number("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+    if given is not None:
+        return given
+    worker = membership().worker
+    hosts = worker.hosts
+    return hosts[: worker.rank].count(hosts[worker.rank])
+
+
+def local_size() -> int:
+    """How many workers this worker's host has."""
+    worker = membership().worker
+    return worker.hosts.count(worker.hosts[worker.rank])
+
+
+def joins_by_environment() -> bool:
+    """Whether ``paceline run`` started this process, or somebody who says where the coordinator is."""
+    return bool(os.environ.get("PACELINE_COORDINATOR"))
+
+
+def _acquire_from_environment(size_given: int | None, lasting: bool) -> Membership:
+    if size_given is not None:
+        return acquire(range(size_given), Worker.from_environment, lasting)
+    worker = Worker.from_environment()
+    return acquire(range(worker.size), lambda: worker, lasting)
+
+
+def _join_alone() -> Worker:
+    secret = fresh_secret()
+    hosting = Coordinator("127.0.0.1", 1, secret)
+    return Worker.join(hosting.address, 0, 1, secret, hosting)
+
+
+def _has_secret() -> bool:
+    return any(os.environ.get(name) for name in ("PACELINE_SECRET", "PACELINE_SECRET_FILE"))
+
+
+def _number(*names: str) -> int | None:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.strip().isdigit():
+            return int(text)
+    return None
