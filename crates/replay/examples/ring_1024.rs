@@ -1,6 +1,8 @@
 //! How fast the replay runs: a ring all-reduce of 1,024 workers, each on a host of its own.
 //!
-//!     cargo run --release -p paceline-replay --example ring_1024 -- [--ranks N] [--chunks N] [--json]
+//!     cargo run --release -p paceline-replay --example ring_1024 -- [--ranks N] [--chunks N] [--fifo] [--json]
+//!
+//! Chunks enter the network as the settings' credit allows; with `--fifo` all of them at once.
 
 use paceline_job::{
     ByteSize, Dtype, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology, View,
@@ -16,16 +18,19 @@ use std::{
 };
 
 fn main() {
-    let (mut ranks, mut chunks, mut json) = (1024_u32, 1_u64, false);
+    let (mut ranks, mut chunks, mut fifo, mut json) = (1024_u32, 1_u64, false, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
-        match (argument.as_str(), argument == "--json") {
-            ("--ranks", _) => ranks = number().map_or(ranks, |number| number as u32),
-            ("--chunks", _) => chunks = number().unwrap_or(chunks),
-            (_, true) => json = true,
-            (other, _) => {
-                eprintln!("unknown argument `{other}`; known: --ranks N, --chunks N, --json");
+        match argument.as_str() {
+            "--ranks" => ranks = number().map_or(ranks, |number| number as u32),
+            "--chunks" => chunks = number().unwrap_or(chunks),
+            "--fifo" => fifo = true,
+            "--json" => json = true,
+            other => {
+                eprintln!(
+                    "unknown argument `{other}`; known: --ranks N, --chunks N, --fifo, --json"
+                );
                 std::process::exit(2);
             }
         }
@@ -37,7 +42,8 @@ fn main() {
         ..Settings::default()
     };
     let hosts = (0..ranks).map(|rank| format!("host{rank}")).collect();
-    let view = Arc::new(View::on_hosts(hosts, settings.fifo()));
+    let settings = if fifo { settings.fifo() } else { settings };
+    let view = Arc::new(View::on_hosts(hosts, settings));
     let link = Link { rate: Rate::from_bits_per_second(10e9), latency: Duration::from_micros(10) };
     let memory = Link { rate: Rate::from_bits_per_second(80e9), latency: Duration::from_micros(1) };
     let topology = Topology::uniform(&view, link, memory);
