@@ -1,7 +1,7 @@
 //! Quantities as people write them: `256KiB`, `25gbit`, and a point in time that belongs to no clock.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
 /// A text that is not the quantity it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,14 +105,19 @@ impl Rate {
     }
 }
 
-const BIT_UNITS: [(&str, f64); 4] = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
+/// The largest first, and last the one that all others end in.
+const BIT_UNITS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+
+/// What can be meant by a rate that somebody wrote: from a bit to an exabit each second. Within it no
+/// arithmetic on rates and lengths comes near the ends of its range.
+const WRITTEN_BITS_PER_SECOND: RangeInclusive<f64> = 1.0..=1e18;
 
 impl FromStr for Rate {
     type Err = ParseQuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         with_unit(&text.trim().to_ascii_lowercase(), &BIT_UNITS)
-            .filter(|bits| *bits > 0.0)
+            .filter(|bits| WRITTEN_BITS_PER_SECOND.contains(bits))
             .map(Rate::from_bits_per_second)
             .ok_or_else(|| ParseQuantityError {
                 text: text.to_string(),
@@ -121,16 +126,25 @@ impl FromStr for Rate {
     }
 }
 
+impl Rate {
+    /// Every digit, in the largest unit that keeps them all, for files and messages: what is read there
+    /// is what was written. In bits it always is.
+    fn exact(self) -> String {
+        let bits = self.0 * 8.0;
+        let texts = BIT_UNITS.iter().filter(|(_, factor)| bits >= *factor);
+        texts
+            .map(|(unit, factor)| format!("{}{unit}", bits / factor))
+            .find(|text| text.parse() == Ok(self))
+            .unwrap_or_else(|| format!("{bits}bit"))
+    }
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0 * 8.0;
-        let (value, unit) = match bits {
-            b if b >= 1e9 => (b / 1e9, "gbit"),
-            b if b >= 1e6 => (b / 1e6, "mbit"),
-            b if b >= 1e3 => (b / 1e3, "kbit"),
-            b => (b, "bit"),
-        };
-        let rounded = (value * 1000.0).round() / 1000.0;
+        let (unit, factor) =
+            BIT_UNITS.into_iter().find(|(_, factor)| bits >= *factor).unwrap_or(("bit", 1.0));
+        let rounded = (bits / factor * 1000.0).round() / 1000.0;
         f.pad(&format!("{rounded}{unit}"))
     }
 }
@@ -145,10 +159,10 @@ fn with_unit(lower: &str, units: &[(&str, f64)]) -> Option<f64> {
 }
 
 macro_rules! serde_as_text {
-    ($type:ty) => {
+    ($type:ty, $text:expr) => {
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.collect_str(&$text(*self))
             }
         }
 
@@ -160,8 +174,8 @@ macro_rules! serde_as_text {
     };
 }
 
-serde_as_text!(ByteSize);
-serde_as_text!(Rate);
+serde_as_text!(ByteSize, std::convert::identity);
+serde_as_text!(Rate, Rate::exact);
 
 /// Nanoseconds since an origin that the driver chose. Real and virtual time are both this.
 #[derive(
@@ -188,6 +202,7 @@ impl Time {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
@@ -209,5 +224,28 @@ mod tests {
         assert_eq!("25gbit".parse::<Rate>().unwrap().to_string(), "25gbit");
         assert!("0gbit".parse::<Rate>().is_err());
         assert!("fast".parse::<Rate>().is_err());
+    }
+
+    #[test]
+    fn rates_beyond_all_sense_are_refused() {
+        for wrong in ["1e308gbit", "1e19", "1e-320bit", "0.9bit", "inf", "-1gbit"] {
+            assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_rate_keeps_every_digit_in_files_and_messages(digits in 0.0..18.0) {
+            let rate = Rate::from_bits_per_second(10f64.powf(digits));
+            prop_assert_eq!(rate.exact().parse(), Ok(rate));
+            prop_assert_eq!(rate.exact().parse::<Rate>().unwrap().exact(), rate.exact());
+        }
+    }
+
+    #[test]
+    fn a_round_rate_is_written_as_people_write_it() {
+        for text in ["25gbit", "2.5gbit", "100mbit", "9.6kbit", "1bit", "1000gbit"] {
+            assert_eq!(text.parse::<Rate>().unwrap().exact(), text);
+        }
     }
 }
