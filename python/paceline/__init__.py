@@ -29,12 +29,14 @@ from paceline._native import (
 from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
 _IN_TORCH = (
+    "DistributedOptimizer",
     "all_reduce",
     "all_reduce_",
     "broadcast",
     "broadcast_",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "clip_grad_norm_",
 )
 
 __all__ = [

@@ -25,12 +25,14 @@ from paceline.torch.horovod import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from paceline.torch.optimizer import DistributedOptimizer, clip_grad_norm_
 from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
 register()
 
 __all__ = [
     "AbortedError",
+    "DistributedOptimizer",
     "JoinError",
     "MismatchError",
     "PacelineError",
@@ -42,6 +44,7 @@ __all__ = [
     "broadcast_",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "clip_grad_norm_",
     "init",
     "is_initialized",
     "local_rank",

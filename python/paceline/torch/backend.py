@@ -63,6 +63,7 @@ class ProcessGroup(dist.ProcessGroup):
         rank, size, timeout = options.group_rank, options.group_size, options.timeout
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, timeout
+        self._group_name, self._group_description = str(options.group_id), "undefined"
         globally = list(options.global_ranks_in_group) or list(range(size))
         whole_job = globally == list(range(size)) and _world_size() == size
 
@@ -97,6 +98,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     def size(self) -> int:
         return self._size
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_description = description
+
+    def getGroupDesc(self) -> str:
+        return self._group_description
 
     @property
     def _device_types(self) -> list[torch.device]:

@@ -122,7 +122,9 @@ def reduction(op: Any, operation: str) -> str:
 
 
 def _op_name(op: Any) -> str:
-    return str(op).rsplit(".", 1)[-1].strip("<>")
+    names = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+    known = (name for name in names if op == getattr(dist.ReduceOp, name, None))
+    return next(known, str(op))
 
 
 def overlaps(first: torch.Tensor, second: torch.Tensor) -> bool:

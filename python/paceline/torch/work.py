@@ -56,8 +56,8 @@ class Work(dist.Work):
         self._settled = False
         self._error: BaseException | None = None
         self._ready: torch.cuda.Event | None = None
+        self._ended: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
-        self._future_set = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result, and raise if there is none."""
@@ -118,13 +118,15 @@ class Work(dist.Work):
             if self._future is not None:
                 return self._future
             devices = None if self._stream is None else [self._stream.device]
-            self._future = torch.futures.Future(devices=devices)
+            self._ended = torch.futures.Future(devices=devices)
+            # An exception set on a future from Python is one for Python alone: C++ would take it for the
+            # result. One that is raised in a callback is an error for both.
+            self._future = self._ended.then(self._take_result)
         pending = [operation for operation in self._operations if not operation.done()]
-        if pending:
-            # The last one may not be the last to end; whichever notice comes when all have ended counts.
-            for operation in pending:
-                operation.when_done(self._complete_future)
-        else:
+        # Whichever notice comes when all have ended counts.
+        for operation in pending:
+            operation.when_done(self._complete_future)
+        if not pending:
             self._complete_future()
         return self._future
 
@@ -133,16 +135,17 @@ class Work(dist.Work):
             return
         self._settle()
         with self._lock:
-            if self._future is None or self._future_set:
-                return
-            self._future_set = True
-        if self._error is not None:
-            self._future.set_exception(self._error)
-        else:
+            ended, self._ended = self._ended, None
+        if ended is not None:
             with _on(self._stream):
-                if self._ready is not None:
+                if self._ready is not None and self._stream is not None:
                     torch.cuda.current_stream(self._stream.device).wait_event(self._ready)
-                self._future.set_result(self._result)
+                ended.set_result(None)
+
+    def _take_result(self, ended: torch.futures.Future[Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def _settle(self) -> bool:
         """All operations ended: take the result, or the first error, once."""

@@ -1,0 +1,191 @@
+"""Gradients on their way, the updates that wait for them, and the order in which they are needed.
+
+What is posted when is decided by :mod:`paceline.torch.optimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline._native import PacelineError
+from paceline.torch import horovod, staging, tensors
+from paceline.torch.work import InFlight, Work
+
+
+class Gradient:
+    """One parameter's gradient on its way."""
+
+    __slots__ = ("parameter", "name", "place", "passes", "used", "arrives", "arrived", "tensor", "version")
+
+    def __init__(self, parameter: nn.Parameter, name: str, place: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.place = place
+        #: Backward passes since the last post.
+        self.passes = 0
+        #: Whether a backward pass made a gradient since the last step, posted or not.
+        self.used = False
+        #: The operation in flight.
+        self.arrives: InFlight | Work | None = None
+        #: Whether the average is there, and not used yet.
+        self.arrived = False
+        self.tensor: torch.Tensor | None = None
+        self.version = 0
+
+    def description(self) -> tuple[str, tuple[int, ...], str]:
+        return (self.name, tuple(self.parameter.shape), str(self.parameter.dtype))
+
+    def start(self, worker: Any, priority: int) -> None:
+        gradient = self.parameter.grad
+        assert gradient is not None
+        tensors.check(gradient, self.name)
+        if not gradient.is_contiguous():
+            gradient = self.parameter.grad = gradient.contiguous()
+        self.tensor, self.version = gradient, gradient._version
+        if worker.size == 1:
+            self.arrived = True
+            return
+        flat, dtype = tensors.to_reduce(gradient, self.name, "average")
+        rest = {"reduce": "average", "priority": priority}
+        if flat.is_cuda:
+            names = _Pieces(worker, self.name)
+            pieces = staging.start(names, None, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
+            stream = staging.return_stream(flat.device)
+            self.arrives = Work(pieces, [gradient], self.name, None, stream=stream)
+        else:
+            self.arrives = staging.post(
+                worker, None, self.name, "all_reduce", dtype, [flat.numel()], flat, flat, rest
+            )
+
+    @property
+    def posted(self) -> bool:
+        """Whether the average is in flight or there."""
+        return self.arrives is not None or self.arrived
+
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        arrives = self.arrives
+        if arrives is None:
+            return True
+        return arrives.is_completed() if isinstance(arrives, Work) else arrives.done()
+
+    def finish(self) -> None:
+        """Wait for the average, and see that nobody wrote meanwhile."""
+        assert self.arrives is not None and self.tensor is not None
+        try:
+            self.arrives.wait()
+        finally:
+            self.arrives = None
+        if self.tensor._version != self.version:
+            raise PacelineError(
+                f"the gradient of `{self.name}` was written while it was in flight; call synchronize() before "
+                "changing gradients, or change the loss instead"
+            )
+        self.arrived = True
+
+    def reset(self) -> None:
+        self.used = self.arrived = False
+        self.tensor = None
+
+
+class _Pieces:
+    """Names for the pieces of one gradient."""
+
+    def __init__(self, worker: Any, name: str) -> None:
+        self.worker = worker
+        self._name = name
+        self._piece = 0
+
+    def next(self) -> str:
+        """The name of the next piece."""
+        self._piece += 1
+        return f"{self._name}/{self._piece}"
+
+
+class Step:
+    """Updates that are due, with the hyper-parameters as they stood."""
+
+    def __init__(self, inner: Optimizer, due: Iterable[Gradient]) -> None:
+        self.waiting = {gradient.parameter: gradient for gradient in due}
+        self.afterwards: Callable[[nn.Parameter], None] | None = None
+        self._groups = [
+            {key: _kept(value) for key, value in group.items() if key != "params"}
+            for group in inner.param_groups
+        ]
+
+    def update(self, inner: Optimizer, step: Callable[[], Any], due: Sequence[Gradient]) -> None:
+        """Let the optimizer see only these parameters, as it would have seen them in its step."""
+        chosen = {gradient.parameter for gradient in due}
+        present = [dict(group) for group in inner.param_groups]
+        for group, then in zip(inner.param_groups, self._groups):
+            group.update(then)
+            group["params"] = [parameter for parameter in group["params"] if parameter in chosen]
+        try:
+            step()
+            changed = _changed(inner.param_groups, self._groups)
+            if changed is not None and len(chosen) < len(self.waiting):
+                raise PacelineError(
+                    f"{type(inner).__name__} keeps `{changed}` for all parameters together, so they cannot be "
+                    "updated a few at a time; use it with DDP and the paceline backend"
+                )
+        finally:
+            for group, now in zip(inner.param_groups, present):
+                group.update(now)
+        for gradient in due:
+            del self.waiting[gradient.parameter]
+            gradient.reset()
+            if self.afterwards is not None:
+                self.afterwards(gradient.parameter)
+
+
+class Order:
+    """The order in which the forward pass first uses parameters."""
+
+    def __init__(self) -> None:
+        self.agreed = False
+        self._seen: dict[nn.Parameter, int] = {}
+        self._places: dict[int, int] = {}
+
+    def see(self, module: nn.Module) -> None:
+        if not self.agreed:
+            for parameter in module.parameters(recurse=False):
+                self._seen.setdefault(parameter, len(self._seen))
+
+    def priority(self, gradient: Gradient) -> int:
+        """Smaller is more urgent. Until it is known, the order in which the model lists parameters."""
+        return self._places.get(gradient.place, gradient.place)
+
+    def agree(self, gradients: Sequence[Gradient], size: int) -> None:
+        last = len(self._seen)
+        places = [self._seen.get(gradient.parameter, last) for gradient in gradients]
+        if size > 1:
+            places = horovod.broadcast_(torch.tensor(places), name="order of parameters").tolist()
+        self._places = {gradient.place: place for gradient, place in zip(gradients, places)}
+        self._seen = {}
+        self.agreed = True
+
+
+def _kept(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _changed(groups: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> str | None:
+    for group, then in zip(groups, before):
+        for key, value in then.items():
+            if not isinstance(value, torch.Tensor) and group[key] != value:
+                return key
+    return None
+
+
+def to_none(parameter: nn.Parameter) -> None:
+    parameter.grad = None
+
+
+def to_zero(parameter: nn.Parameter) -> None:
+    if parameter.grad is not None:
+        parameter.grad.detach_().zero_()

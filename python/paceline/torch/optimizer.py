@@ -1,0 +1,369 @@
+"""An optimizer whose synchronisation crosses the step.
+
+Each gradient is posted as soon as the backward pass has made it, the parameters that the next forward
+pass needs first go first, and that pass waits, module by module, for its own parameters only. So what is
+sent hides behind the end of one step and the beginning of the next. How gradients reach other workers is
+not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline import world
+from paceline._native import PacelineError
+from paceline.torch import hooks, horovod, staging
+from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
+from paceline.torch.work import InFlight
+
+#: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
+_REFUSED = ("LBFGS",)
+
+#: Modules of PyTorch that read gradients between the backward pass and the step.
+_READERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
+
+
+class DistributedOptimizer(Optimizer):
+    """``optimizer``, with the gradients of ``model`` averaged over all workers.
+
+    Use it as you would use ``optimizer``: learning-rate schedulers, ``state_dict`` and ``GradScaler`` take
+    it. ``scheduled=False`` sends gradients in the order they come. ``accumulate`` backward passes make one
+    step (or use :meth:`no_sync`). Workers begin with the parameters and buffers of worker 0, unless
+    ``broadcast=False``.
+
+    >>> world.init()
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    """
+
+    # Not `Optimizer.__init__`: groups, state and defaults are those of the optimizer inside.
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        scheduled: bool = True,
+        accumulate: int = 1,
+        broadcast: bool = True,
+    ) -> None:
+        _refuse(optimizer, accumulate)
+        world.init()
+        self._inner = optimizer
+        self._worker = world.membership().worker
+        self._scheduled = scheduled
+        self._accumulate = accumulate
+        self._syncing = True
+        self._pending: Step | None = None
+        self._order = Order()
+        self._step_of_one = _unwrapped_step(optimizer)
+        self._use: InFlight | None = None
+        self._said: set[str] = set()
+        self._gradients = {
+            parameter: Gradient(parameter, name, place)
+            for place, (name, parameter) in enumerate(model.named_parameters())
+            if parameter.requires_grad
+        }
+        self._check_parameters()
+        if self._worker.size > 1:
+            horovod._same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
+            if broadcast:
+                horovod.broadcast_parameters(_parameters_and_buffers(model))
+        self._attachments = self._attach(model)
+
+    # What users of optimizers look at.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the optimizer inside."""
+        if sys._getframe(1).f_globals.get("__name__") in _READERS:
+            self._say_once("GradScaler", "reads all gradients before the step")
+            self.synchronize()
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the optimizer inside, with all updates made."""
+        self.drain()
+        return self._inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the optimizer inside."""
+        return self._inner.defaults
+
+    # GradScaler then scales and checks by itself, through `param_groups`.
+    _step_supports_amp_scaling = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise PacelineError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Groups are those that the optimizer had when it was wrapped."""
+        raise PacelineError("add parameter groups before wrapping the optimizer: workers agree on them once")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the optimizer inside, with all updates made."""
+        self.drain()
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimizer inside, after all updates are made."""
+        self.drain()
+        self._inner.load_state_dict(state_dict)
+
+    # The step.
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter as soon as its gradient is there, with the hyper-parameters of now."""
+        if closure is not None:
+            raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
+        self.drain()
+        if not self._agree_on_use():
+            raise PacelineError(
+                "step() without a backward pass since the last one: was it called twice?"
+            )
+        self._agree_on_order()
+        hooked = self._inner._optimizer_step_pre_hooks or self._inner._optimizer_step_post_hooks
+        if hooked:
+            self._say_once("a step hook", "expects all parameters at once")
+        # What nobody used but was zeroed instead of dropped decays like the others.
+        due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
+        self._pending = Step(self._inner, due)
+        if hooked or all(gradient.is_done() for gradient in due):
+            self.synchronize()
+            self.drain()
+        else:
+            self._update(self._done())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients; those in flight as soon as their parameters are updated."""
+        waiting = self._pending.waiting if self._pending is not None else {}
+        if self._pending is not None:
+            self._pending.afterwards = to_none if set_to_none else to_zero
+        for gradient in self._gradients.values():
+            if gradient.parameter not in waiting:
+                if gradient.arrives is not None:
+                    gradient.finish()
+                gradient.reset()
+                (to_none if set_to_none else to_zero)(gradient.parameter)
+
+    def synchronize(self) -> None:
+        """Wait until every posted gradient holds the average; nothing is updated."""
+        for gradient in self._gradients.values():
+            if gradient.arrives is not None:
+                gradient.finish()
+
+    def drain(self) -> None:
+        """Wait until every update of the last step is made."""
+        if self._pending is not None:
+            for gradient in list(self._pending.waiting.values()):
+                if gradient.arrives is not None:
+                    gradient.finish()
+            self._update(list(self._pending.waiting.values()))
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside add to the gradients of this worker and send nothing."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def close(self) -> None:
+        """Take the hooks off the model. The optimizer inside can be used by itself then."""
+        self.drain()
+        for attachment in self._attachments:
+            attachment.remove()
+        self._attachments = []
+
+    # Inside.
+
+    def _check_parameters(self) -> None:
+        known = self._gradients
+        for number, group in enumerate(self._inner.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                if parameter not in known and parameter.requires_grad:
+                    raise PacelineError(
+                        f"parameter {place} of group {number} is not one of the model's: give the model that "
+                        "has all parameters of the optimizer"
+                    )
+
+    def _attach(self, model: nn.Module) -> list[Any]:
+        attachments: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(hooks.Weak(self, DistributedOptimizer._on_gradient))
+            for parameter in self._gradients
+        ]
+        for module in model.modules():
+            if any(True for _ in module.parameters(recurse=False)):
+                hook = hooks.Weak(self, DistributedOptimizer._before_forward)
+                attachments.append(module.register_forward_pre_hook(hook))
+        drain = hooks.Weak(self, DistributedOptimizer._drain_for)
+        attachments.append(model.register_state_dict_pre_hook(drain))
+        attachments.append(model.register_load_state_dict_pre_hook(drain))
+        attachments.append(hooks.before_train(model, drain))
+        return attachments
+
+    def _drain_for(self, *_: Any) -> None:
+        self.drain()
+
+    def _before_forward(self, module: nn.Module, _: Any) -> None:
+        self._order.see(module)
+        if self._pending is None:
+            return
+        waiting = self._pending.waiting
+        for parameter in module.parameters(recurse=False):
+            if parameter in waiting:
+                self._arrive(waiting[parameter])
+        if any(parameter in waiting for parameter in module.parameters(recurse=False)):
+            # Whatever else has arrived by now is updated with them: few large updates cost less than many.
+            self._update(self._done())
+
+    def _arrive(self, gradient: Gradient) -> None:
+        if gradient.arrives is not None:
+            gradient.finish()
+
+    def _done(self) -> list[Gradient]:
+        assert self._pending is not None
+        waiting = self._pending.waiting.values()
+        done = [gradient for gradient in waiting if gradient.is_done()]
+        for gradient in done:
+            self._arrive(gradient)
+        return done
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        gradient = self._gradients[parameter]
+        gradient.used = True
+        if not self._syncing:
+            return
+        gradient.passes += 1
+        if gradient.passes < self._accumulate:
+            return
+        gradient.passes = 0
+        if self._pending is not None and parameter in self._pending.waiting:
+            raise PacelineError(
+                f"`{gradient.name}` got its next gradient before the last update: it is used outside the "
+                "forward() of its module; call synchronize() and drain() after step(), or use DDP"
+            )
+        if gradient.arrives is not None:
+            raise PacelineError(
+                f"`{gradient.name}` got a second gradient before step(): to add gradients up, use no_sync() "
+                f"for all passes but the last, or accumulate=N"
+            )
+        gradient.start(self._worker, self._priority(gradient))
+
+    def _update(self, due: Sequence[Gradient]) -> None:
+        step = self._pending
+        if step is None:
+            return
+        if due:
+            step.update(self._inner, self._step_of_one, due)
+        if not step.waiting:
+            self._pending = None
+
+    def _agree_on_use(self) -> bool:
+        """A parameter that some worker used is averaged by all; one that nobody used keeps no gradient.
+
+        A worker that used all of them need not wait to hear what others used. False if nobody used any.
+        """
+        used = [gradient.used for gradient in self._gradients.values()]
+        if self._worker.size == 1:
+            return any(used)
+        if self._use is not None:
+            self._use.wait()
+        anywhere = torch.tensor(used, dtype=torch.uint8)
+        # Ahead of everything else, since some worker may wait for it.
+        rest = {"reduce": "max", "priority": -1}
+        self._use = staging.post(
+            self._worker, None, "gradients in use", "all_reduce", "u8", [len(used)], anywhere, anywhere, rest
+        )
+        if all(gradient.posted for gradient in self._gradients.values()):
+            return True
+        self._use.wait()
+        for gradient, somewhere in zip(self._gradients.values(), anywhere.tolist()):
+            if somewhere and not gradient.posted:
+                if gradient.parameter.grad is None:
+                    gradient.parameter.grad = torch.zeros_like(gradient.parameter)
+                gradient.start(self._worker, self._priority(gradient))
+        return bool(anywhere.any())
+
+    def _priority(self, gradient: Gradient) -> int:
+        return self._order.priority(gradient) if self._scheduled else 0
+
+    def _agree_on_order(self) -> None:
+        """After the first step: what worker 0's forward pass uses first, goes first everywhere."""
+        if self._scheduled and not self._order.agreed:
+            self._order.agree(list(self._gradients.values()), self._worker.size)
+
+    def _say_once(self, who: str, why: str) -> None:
+        if who not in self._said and self._worker.rank == 0:
+            print(
+                f"paceline: {who} {why}, so steps do not overlap the next forward pass", file=sys.stderr
+            )
+        self._said.add(who)
+
+
+def clip_grad_norm_(
+    optimizer: DistributedOptimizer, max_norm: float, norm_type: float = 2.0, **rest: Any
+) -> torch.Tensor:
+    """:func:`torch.nn.utils.clip_grad_norm_` of the averaged gradients of all parameters.
+
+    The norm needs every gradient, so this step waits for all of them and does not overlap the next
+    forward pass.
+
+    >>> world.init()
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    >>> model(torch.full((1, 1), 3.0)).sum().backward()
+    >>> clip_grad_norm_(optimizer, 1.0).item()
+    3.0
+    """
+    optimizer._say_once("clip_grad_norm_", "needs all gradients before the step")
+    optimizer.drain()
+    optimizer.synchronize()
+    parameters = [gradient.parameter for gradient in optimizer._gradients.values()]
+    return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, **rest)
+
+
+def _refuse(optimizer: Optimizer, accumulate: int) -> None:
+    if isinstance(optimizer, DistributedOptimizer):
+        raise PacelineError("this optimizer is a DistributedOptimizer already")
+    if not isinstance(optimizer, Optimizer):
+        raise PacelineError(f"DistributedOptimizer takes an optimizer of PyTorch, not {type(optimizer).__name__}")
+    for base in type(optimizer).__mro__:
+        if base.__name__ in _REFUSED:
+            raise PacelineError(
+                f"{base.__name__} updates a parameter by reading others, so updates cannot overlap the forward "
+                "pass; use it with DDP and the paceline backend"
+            )
+    if accumulate < 1:
+        raise PacelineError(f"accumulate must be 1 or more, not {accumulate}")
+
+
+def _unwrapped_step(optimizer: Optimizer) -> Callable[[], Any]:
+    """The optimizer's own step, without what schedulers and profilers put around it."""
+    step = type(optimizer).step
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return torch.no_grad()(lambda: step(optimizer))
+
+
+def _parameters_and_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]

@@ -1,0 +1,50 @@
+"""Unmodified training scripts on the backend, against Gloo."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from conftest import EXAMPLES, PROGRAMS, run_launcher, run_ranks
+
+pytest.importorskip("torch")
+
+
+def digests(backend: str, size: int) -> list[str]:
+    ranks = run_ranks(size, PROGRAMS / "ddp.py", backend, secret=False)
+    for rank in ranks:
+        assert rank.code == 0, rank.errors
+    found = [[line for line in rank.output.splitlines() if line.startswith("DIGEST")] for rank in ranks]
+    assert all(one == found[0] for one in found), "replicas differ"
+    assert len(found[0]) == 4
+    return found[0]
+
+
+def test_two_replicas_are_bit_equal_with_gloo() -> None:
+    assert digests("paceline", 2) == digests("gloo", 2)
+
+
+def test_four_replicas_are_bit_equal_with_each_other() -> None:
+    digests("paceline", 4)
+
+
+@pytest.mark.parametrize("example", ["ddp_resnet", "ddp_gpt", "ddp_unused"])
+def test_examples_learn_under_paceline_run(paceline_command: str, example: str) -> None:
+    script = EXAMPLES / f"{example}.py"
+    run = run_launcher(paceline_command, "run", "-n", "2", "--", sys.executable, script, "--steps", "8")
+    assert run.returncode == 0, run.stderr
+    losses = [float(line.split()[-1]) for line in run.stdout.splitlines() if "loss" in line]
+    assert len(losses) == 8 and losses[-1] < losses[0], run.stdout
+
+
+def test_an_example_runs_under_torchrun_and_warns_of_the_secret() -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    run = run_launcher(*launcher, EXAMPLES / "ddp_unused.py", "--steps", "2")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("loss") == 2
+    assert run.stderr.count("as private as that store") == 1
+
+
+def test_horovod_scripts_port_by_their_import() -> None:
+    for rank in run_ranks(2, PROGRAMS / "horovod.py"):
+        assert rank.code == 0 and "HOROVOD OK" in rank.output, rank.errors
