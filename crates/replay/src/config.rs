@@ -19,8 +19,9 @@ pub struct NetworkConfig {
     /// Bytes that a sender's kernel takes without having sent them (`TCP_NOTSENT_LOWAT`). They count
     /// as delivered, and nothing passes them any more.
     pub queue_bytes: u64,
-    /// Shaped wires, whose queues are followed segment by segment. `None`: wires are shared like a
-    /// fluid, which costs less and is right where many small packets interleave.
+    /// Shaped wires, whose queues are followed segment by segment, and whose rates no fault changes.
+    /// `None`: wires are shared like a fluid, which costs less and is right where many small packets
+    /// interleave.
     pub shaping: Option<Shaping>,
     /// A frame takes up to this much longer than its link's latency; how much, the seed decides.
     pub jitter: Duration,
@@ -105,9 +106,16 @@ impl Default for ClusterConfig {
 impl ClusterConfig {
     pub(crate) fn validate(&self) -> Result<(), ReplayError> {
         let goodput = self.network.goodput;
-        if goodput.is_finite() && goodput > 0.0 {
-            return Ok(());
+        let mut numbers = vec![("goodput", goodput)];
+        if let Some(shaping) = self.network.shaping {
+            numbers.push(("segment_bytes", shaping.segment_bytes as f64));
+            numbers.push(("window_bytes", shaping.window_bytes as f64));
         }
-        Err(ReplayError::Configuration { name: "goodput", value: goodput.to_string() })
+        match numbers.into_iter().find(|(_, number)| !(number.is_finite() && *number > 0.0)) {
+            Some((name, value)) => {
+                Err(ReplayError::Configuration { name, value: value.to_string() })
+            }
+            None => Ok(()),
+        }
     }
 }

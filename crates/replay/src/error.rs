@@ -21,6 +21,11 @@ pub enum ReplayError {
     /// A fault names a link that the topology lacks: correct its number.
     #[error("there is no link {0:?}")]
     UnknownLink(LinkName),
+    /// A fault would change the rate of a wire whose segments are under way: leave `shaping` out.
+    #[error(
+        "link {0:?} is shaped, and a shaped link keeps its rate; leave `shaping` out to change it"
+    )]
+    ShapedLink(LinkName),
     /// Something names a worker that the view lacks: correct the rank.
     #[error("there is no worker {0}")]
     UnknownWorker(Rank),

@@ -6,8 +6,8 @@ use paceline_job::{
     View,
 };
 use paceline_replay::{
-    Cluster, ClusterConfig, Combine, Fault, LinkName, NetworkConfig, TCP_OVER_ETHERNET,
-    WorkerConfig,
+    Cluster, ClusterConfig, Combine, Fault, LinkName, NetworkConfig, ReplayError, Shaping,
+    TCP_OVER_ETHERNET, WorkerConfig,
 };
 use paceline_sync::{
     collective::Collective,
@@ -171,6 +171,49 @@ fn a_change_of_rate_is_felt_at_once() {
     // 1 MB in the first ms, 0.1 MB in the second, none until 5 ms, 0.1 MB in the sixth.
     let expected = 6_000_000.0 + on_wire(3_000_000) - 1_200_000.0 + LATENCY as f64;
     near(cluster.run().finished_at(Rank(1), OpId(0)), expected);
+}
+
+fn shaped(shaping: Shaping) -> ClusterConfig {
+    let network = NetworkConfig { shaping: Some(shaping), ..NetworkConfig::default() };
+    ClusterConfig { network, ..ClusterConfig::default() }
+}
+
+const SHAPING: Shaping = Shaping {
+    burst_bytes: 100_000,
+    segment_bytes: 64 << 10,
+    small_queue_bytes: 256 << 10,
+    window_bytes: 1 << 30,
+};
+
+#[test]
+fn a_flow_over_shaped_wires_is_ahead_by_the_burst_and_its_last_segment() {
+    let view = view(&["a", "b"]);
+    let mut cluster = Cluster::new(view.clone(), &one_rack(&view), shaped(SHAPING)).unwrap();
+    transfer(&mut cluster, 0, 0, 1, 1000, 10_000_000);
+    let last = on_wire(10_000_000) % SHAPING.segment_bytes as f64;
+    let ahead = SHAPING.burst_bytes as f64 + last;
+    let expected = 1000.0 + on_wire(10_000_000) - ahead + LATENCY as f64;
+    near(cluster.run().finished_at(Rank(1), OpId(0)), expected);
+}
+
+#[test]
+fn a_shaped_network_refuses_what_it_cannot_model() {
+    let view = view(&["a", "b"]);
+    let mut cluster = Cluster::new(view.clone(), &one_rack(&view), shaped(SHAPING)).unwrap();
+    let link = LinkName::HostIn(1);
+    let slow = Fault::Rate(link, Rate::from_bytes_per_second(GIGABYTE));
+    for fault in [slow, Fault::Cut(link), Fault::Restore(link)] {
+        assert_eq!(cluster.inject(Time(1), fault), Err(ReplayError::ShapedLink(link)));
+    }
+    cluster.inject(Time(1), Fault::Sever(Rank(0), Rank(1))).unwrap();
+    for (shaping, name) in [
+        (Shaping { segment_bytes: 0, ..SHAPING }, "segment_bytes"),
+        (Shaping { window_bytes: 0, ..SHAPING }, "window_bytes"),
+    ] {
+        let refused = Cluster::new(view.clone(), &one_rack(&view), shaped(shaping)).map(drop);
+        let value = "0".to_string();
+        assert_eq!(refused, Err(ReplayError::Configuration { name, value }));
+    }
 }
 
 fn all_reduce_time(workers: u32, bytes: u64, settings: Settings, worker: WorkerConfig) -> f64 {

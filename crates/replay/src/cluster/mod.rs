@@ -178,6 +178,9 @@ impl<M: Memory> Cluster<M> {
                 if !self.network.has_link(link) {
                     return Err(ReplayError::UnknownLink(link));
                 }
+                if self.config.network.shaping.is_some() {
+                    return Err(ReplayError::ShapedLink(link));
+                }
             }
         }
         self.write_down(at, Scripted::Fault(fault));
