@@ -12,10 +12,7 @@ BACKEND = "paceline"
 
 
 def register() -> None:
-    """Register the backend for CPU and CUDA tensors, once.
-
-    >>> register()  # doctest: +SKIP
-    """
+    """Register the backend for CPU and CUDA tensors, once."""
     import torch.distributed as dist
 
     if not dist.is_available() or BACKEND.upper() in dist.Backend._plugins:

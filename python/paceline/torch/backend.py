@@ -113,6 +113,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
+        # While PyTorch is still making the group, devices would tell it that backends of its own serve
+        # them, whose operations it can record.
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []
         cpu = [torch.device("cpu")]
         return [*cpu, torch.device("cuda")] if torch.cuda.is_available() else cpu
 
@@ -384,7 +388,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier that says which ranks did not come."""
-        self._mail.monitored_barrier(_seconds(timeout, self._timeout), wait_all_ranks)
+        given = self._timeout if timeout is None else timeout
+        seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+        self._mail.monitored_barrier(seconds, wait_all_ranks)
 
     # How collectives reach the engine.
 

@@ -79,8 +79,13 @@ class PointToPoint:
                     "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
                 )
             return
-        missing = []
+        missing: list[int] = []
         for rank in range(1, group.size()):
+            if time.monotonic() >= deadline and not missing:
+                raise PacelineError(
+                    f"Rank 0 timed out in monitoredBarrier after {int(seconds * 1000)} ms, before it heard "
+                    f"from rank {rank}"
+                )
             try:
                 came = self._post("recv", rank, tag, torch.zeros_like(token), "u8").wait(
                     max(deadline - time.monotonic(), 0.0)

@@ -1,0 +1,86 @@
+"""The package itself: its examples run, it needs no PyTorch, and PyTorch finds it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import environment
+
+import paceline
+from paceline import _native
+
+PURE = ["paceline", "paceline.world"]
+WITH_TORCH = ["paceline.torch", "paceline.torch.backend", "paceline.torch.horovod"]
+
+
+@pytest.mark.parametrize("module", PURE + WITH_TORCH)
+def test_docstrings_run(module: str) -> None:
+    if module in WITH_TORCH:
+        pytest.importorskip("torch")
+    failures, attempts = doctest.testmod(importlib.import_module(module))
+    paceline.shutdown()
+    assert failures == 0 and attempts > 0
+
+
+def test_pytorch_is_not_needed_to_import_and_to_join() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; import paceline as pl; pl.init(); assert pl.size() == 1;"
+        "pl.shutdown()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment(), timeout=60)
+
+
+def test_either_import_order_registers_the_backend_once() -> None:
+    pytest.importorskip("torch")
+    check = "assert 'PACELINE' in torch.distributed.Backend._plugins"
+    for imports in ("import torch", "import paceline.torch, torch"):
+        subprocess.run([sys.executable, "-c", f"{imports}; {check}"], check=True, env=environment(), timeout=60)
+
+
+def test_the_stub_names_what_the_native_module_has() -> None:
+    stub = Path(_native.__file__).parent.joinpath("_native.pyi").read_text()
+    assert Path(_native.__file__).parent.joinpath("py.typed").exists()
+    for name in dir(_native):
+        if not name.startswith("__"):
+            assert re.search(rf"(class|def) {name}\b", stub), f"the stub lacks {name}"
+    for kind in (_native.Worker, _native.Handle, _native.Coordinator):
+        for name in vars(kind):
+            if not name.startswith("__"):
+                assert re.search(rf"def {name}\b", stub), f"the stub lacks {kind.__name__}.{name}"
+
+
+def test_a_worker_checks_what_it_is_given() -> None:
+    secret = _native.fresh_secret()
+    hosting = _native.Coordinator("127.0.0.1", 1, secret)
+    worker = _native.Worker.join(hosting.address, 0, 1, secret, hosting)
+    with pytest.raises(_native.PacelineError, match="reads 4 and writes 4"):
+        worker.post("all_reduce", "short", "f32", [4], (64, 1), (64, 1))
+    with pytest.raises(_native.PacelineError, match="unknown element type"):
+        worker.post("all_reduce", "type", "f31", [0], (0, 0), (0, 0))
+    with pytest.raises(_native.PacelineError, match="unknown collective"):
+        worker.post("all_think", "kind", "f32", [0], (0, 0), (0, 0))
+    with pytest.raises(_native.PacelineError, match="not aligned"):
+        worker.post("all_reduce", "odd", "f32", [1], (65, 1), (65, 1))
+    with pytest.raises(_native.PacelineError, match="not in the operation's group"):
+        worker.post("all_reduce", "group", "f32", [0], (0, 0), (0, 0), ranks=[3])
+    assert worker.settings["strategy"] == "auto" and len(worker.hosts) == 1
+    worker.close()
+    assert not worker.open
+    with pytest.raises(_native.PacelineError, match="has left the job"):
+        worker.post("all_reduce", "late", "f32", [0], (0, 0), (0, 0))
+
+
+def test_a_bad_secret_and_a_bad_address_are_refused_by_name() -> None:
+    with pytest.raises(_native.JoinError, match="the secret given"):
+        _native.Coordinator("127.0.0.1", 1, "short")
+    with pytest.raises(_native.JoinError, match="nowhere"):
+        _native.Coordinator("nowhere", 1, _native.fresh_secret())
+    assert issubclass(_native.JoinError, _native.PacelineError)
+    assert inspect.getdoc(_native.Worker)
