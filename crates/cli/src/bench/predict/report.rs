@@ -237,7 +237,7 @@ mod tests {
     fn a_network_that_is_not_faithful_is_predicted_and_not_judged() {
         let report = report(vec![network(false, vec![cell("ring", 0.1, &[])])]);
         let text = report.render(Style::Markdown);
-        assert!(text.contains("| 100 ms |") && text.contains("Not measured: 4 hosts"), "{text}");
+        assert!(text.contains(" 100 ms |") && text.contains("Not measured: 4 hosts"), "{text}");
         assert!(text.ends_with("No cell was measured.\n"), "{text}");
         assert!(report.is_complete());
     }
