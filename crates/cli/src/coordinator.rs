@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use paceline_net::{Coordinator, CoordinatorConfig, NetError, Secret, coordinator::Progress};
 use std::{
+    fmt,
     io::{self, Write},
     net::SocketAddr,
     process::ExitCode,
@@ -69,7 +70,13 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     })
     .map_err(|error| UsageError::new(error.to_string()))?;
 
-    let invitation = invitation(coordinator.address(), size, fresh.then(|| secret.to_hex()));
+    let invitation = Invitation {
+        address: coordinator.address(),
+        size,
+        secret: fresh.then(|| secret.to_hex()),
+        join_timeout: arguments.join_timeout,
+    };
+    let invitation = invitation.to_string();
     // Nobody may be reading; the workers may know by other means.
     let _ = io::stdout().write_all(invitation.as_bytes()).and_then(|()| io::stdout().flush());
 
@@ -88,46 +95,73 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
 }
 
 /// How to join, as lines for a shell.
-fn invitation(address: SocketAddr, size: usize, secret: Option<String>) -> String {
-    let coordinator = if address.ip().is_unspecified() {
-        format!("ADDRESS:{}   # ADDRESS: this machine's, as workers see it", address.port())
-    } else {
-        address.to_string()
-    };
-    let secret = match secret {
-        Some(secret) => format!("export PACELINE_SECRET={secret}"),
-        None => {
-            "# and PACELINE_SECRET or PACELINE_SECRET_FILE with the same secret as here".to_string()
+struct Invitation {
+    address: SocketAddr,
+    size: usize,
+    /// Unless the workers have it already.
+    secret: Option<String>,
+    /// In seconds. Workers that gave up before the coordinator does would end the job for all.
+    join_timeout: u64,
+}
+
+impl fmt::Display for Invitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Invitation { address, size, secret, join_timeout } = self;
+        writeln!(
+            f,
+            "Coordinator of a job of {size}, listening on {address}. Each worker needs:\n"
+        )?;
+        if address.ip().is_unspecified() {
+            let port = address.port();
+            writeln!(f, "# ADDRESS: this machine's, as workers see it")?;
+            writeln!(f, "export PACELINE_COORDINATOR=ADDRESS:{port}")?;
+        } else {
+            writeln!(f, "export PACELINE_COORDINATOR={address}")?;
         }
-    };
-    format!(
-        "Coordinator of a job of {size}, listening on {address}. Each worker needs:\n\
-         \n\
-         export PACELINE_COORDINATOR={coordinator}\n\
-         {secret}\n\
-         export WORLD_SIZE={size}\n\
-         export RANK=...   # 0 to {}, each once; without it the coordinator numbers the workers\n\
-         \n",
-        size - 1
-    )
+        match secret {
+            Some(secret) => writeln!(f, "export PACELINE_SECRET={secret}")?,
+            None => writeln!(
+                f,
+                "# and PACELINE_SECRET or PACELINE_SECRET_FILE with the same secret as here"
+            )?,
+        }
+        writeln!(f, "export PACELINE_JOIN_TIMEOUT={join_timeout}")?;
+        writeln!(f, "export WORLD_SIZE={size}")?;
+        writeln!(
+            f,
+            "export RANK=...   # 0 to {}, each once; without it the coordinator numbers the workers\n",
+            size - 1
+        )
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn invitation(address: &str, secret: Option<&str>) -> String {
+        let address = address.parse().unwrap();
+        let secret = secret.map(str::to_string);
+        Invitation { address, size: 4, secret, join_timeout: 90 }.to_string()
+    }
+
     #[test]
     fn a_secret_that_workers_have_is_not_printed() {
-        let address = "10.0.0.1:29400".parse().unwrap();
-        let fresh = invitation(address, 4, Some("c0ffee".to_string()));
+        let fresh = invitation("10.0.0.1:29400", Some("c0ffee"));
         assert!(fresh.contains("\nexport PACELINE_SECRET=c0ffee\n"), "{fresh}");
         assert!(fresh.contains("\nexport PACELINE_COORDINATOR=10.0.0.1:29400\n"), "{fresh}");
-        assert!(invitation(address, 4, None).contains("the same secret as here"));
+        assert!(invitation("10.0.0.1:29400", None).contains("the same secret as here"));
     }
 
     #[test]
     fn an_address_that_nobody_can_reach_is_not_offered() {
-        let text = invitation("0.0.0.0:29400".parse().unwrap(), 4, None);
-        assert!(text.contains("PACELINE_COORDINATOR=ADDRESS:29400"), "{text}");
+        let text = invitation("0.0.0.0:29400", None);
+        assert!(text.contains("\nexport PACELINE_COORDINATOR=ADDRESS:29400\n"), "{text}");
+    }
+
+    #[test]
+    fn workers_are_asked_to_wait_as_long_as_the_coordinator_does() {
+        let text = invitation("10.0.0.1:29400", None);
+        assert!(text.contains("\nexport PACELINE_JOIN_TIMEOUT=90\n"), "{text}");
     }
 }

@@ -58,6 +58,9 @@ fn workers_join_by_what_it_prints_and_it_ends_with_them() {
     let mut coordinator = Coordinator::start("2", &[]);
     let variables = coordinator.invitation();
     assert_eq!(variables["WORLD_SIZE"], "2");
+    // As long as the coordinator itself waits.
+    let own = JoinConfig::from_variables(&|name| variables.get(name).cloned()).unwrap();
+    assert_eq!(own.timeout.as_secs(), 1800);
     let workers: Vec<_> = (0..2)
         .map(|rank: u32| {
             let mut variables = variables.clone();
