@@ -46,8 +46,9 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(mut script: Script<'a>) -> World<'a> {
         let size = 2 + script.below(4);
-        let mut names: Vec<&str> = strategy::all().iter().map(|strategy| strategy.name()).collect();
-        names.push(StrategyChoice::AUTO);
+        let strategies = strategy::all();
+        let mut names: Vec<_> = strategies.iter().map(|strategy| strategy.name()).collect();
+        names.push(StrategyChoice::AUTO.into());
         let settings = Settings {
             strategy: StrategyChoice(script.pick(&names).to_string()),
             partition: paceline_job::ByteSize(64 << script.below(3)),

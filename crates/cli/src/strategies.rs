@@ -14,7 +14,7 @@ use paceline_sync::{
     strategy,
 };
 use serde::Serialize;
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{borrow::Cow, fs, path::PathBuf, process::ExitCode};
 use world::{World, WorldSize};
 
 /// Beyond this many ranks, only those asked for are listed.
@@ -93,7 +93,7 @@ pub fn run(arguments: StrategiesArgs) -> Result<ExitCode> {
 /// A strategy in a few words.
 #[derive(Serialize)]
 struct About {
-    name: &'static str,
+    name: Cow<'static, str>,
     leaves: &'static str,
     about: &'static str,
 }

@@ -42,6 +42,14 @@ fn a_ring_of_four_is_known_to_the_last_message() {
 }
 
 #[test]
+fn a_strategy_is_shown_with_the_parameter_it_was_given() {
+    let two = json(&["parameter_server:2"]);
+    assert_eq!(two["strategy"], "parameter_server:2");
+    assert!(shown(&["parameter_server:2"]).starts_with("parameter_server:2 (leaves"));
+    assert_eq!(json(&["parameter_server"])["strategy"], "parameter_server");
+}
+
+#[test]
 fn only_the_rank_asked_for_is_listed() {
     let one = shown(&["ring", "--rank", "2"]);
     assert!(one.contains("Rank 2:") && !one.contains("Rank 1:"), "{one}");

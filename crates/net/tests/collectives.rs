@@ -36,7 +36,7 @@ fn every_strategy_sums_over_every_wiring() {
         }
         for wiring in WIRINGS {
             let size = 4;
-            let results = cluster::run(size, with_strategy(strategy.name()), wiring, |worker| {
+            let results = cluster::run(size, with_strategy(&strategy.name()), wiring, |worker| {
                 let mut results = Vec::new();
                 for len in [1, 3, 1000, 40_000] {
                     let mut data = contribution(worker.rank().0, len);
@@ -173,7 +173,7 @@ fn a_recorded_run_gives_the_same_actions_on_a_fresh_engine() {
     for strategy in strategy::all() {
         for wiring in [Wiring::Shared, Wiring::Tcp] {
             let record = || WorkerConfig { record: true, ..WorkerConfig::default() };
-            let settings = with_strategy(strategy.name());
+            let settings = with_strategy(&strategy.name());
             let records = cluster::run_with(4, settings, wiring, record, |worker| {
                 for len in [10, 30_000] {
                     let mut data = contribution(worker.rank().0, len);

@@ -14,7 +14,7 @@
 //! ranks has two million of them. This file knows nothing of bytes, time or transports.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// How many registers a lane has.
 pub const REGISTERS: usize = 2;
@@ -179,8 +179,8 @@ pub enum Semantics {
 
 /// A way to all-reduce: a pure function from (group, step, chunk) to one program per member.
 pub trait Strategy: fmt::Debug + Send + Sync {
-    /// The name that commands and plan files use.
-    fn name(&self) -> &'static str;
+    /// The name that commands and plan files use, with the parameter if it has one.
+    fn name(&self) -> Cow<'static, str>;
 
     /// One paragraph for people: how it works and when it is the right one.
     fn about(&self) -> &'static str;

@@ -4,6 +4,7 @@ use super::{text, world::WorldSize};
 use paceline_job::{Link, Rate, Settings};
 use paceline_sync::strategy::{AutoTable, CostModel};
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// The choices of a small world.
 #[derive(Serialize)]
@@ -21,7 +22,7 @@ pub struct Choices {
 struct Choice {
     /// The largest message it is for; none for the last.
     up_to_bytes: Option<u64>,
-    strategy: &'static str,
+    strategy: Cow<'static, str>,
     /// At the smallest message that it is for, or near it.
     reason: String,
 }

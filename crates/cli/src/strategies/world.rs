@@ -8,7 +8,7 @@ use paceline_sync::{
     program::{Instr, Program, Semantics, Site, Span, Strategy},
 };
 use serde::Serialize;
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// How many steps the mixing of an averaging strategy is followed.
 const STEPS: u64 = 32;
@@ -47,7 +47,7 @@ pub struct World<'a> {
 /// What a world and its proof look like to other programs.
 #[derive(Serialize)]
 pub struct WorldJson {
-    strategy: &'static str,
+    strategy: Cow<'static, str>,
     ranks: u32,
     hosts: Arc<[u32]>,
     elements: u64,

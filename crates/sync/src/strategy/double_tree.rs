@@ -11,7 +11,7 @@ use super::{
     layout::{Layout, Layouts},
 };
 use crate::program::{Dest, Instr, Member, Program, Site, Slot, Source, Span, Strategy};
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Two complementary in-order trees.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub struct DoubleTree {
 }
 
 impl Strategy for DoubleTree {
-    fn name(&self) -> &'static str {
-        "double_tree"
+    fn name(&self) -> Cow<'static, str> {
+        "double_tree".into()
     }
 
     fn about(&self) -> &'static str {

@@ -7,14 +7,15 @@
 
 use super::alone::Alone;
 use crate::program::{Dest, Instr, Member, Program, Semantics, Site, Slot, Source, Span, Strategy};
+use std::borrow::Cow;
 
 /// Pairwise averaging (Boyd, Ghosh, Prabhakar and Shah, 2006; AD-PSGD uses it for training).
 #[derive(Debug, Default)]
 pub struct Gossip;
 
 impl Strategy for Gossip {
-    fn name(&self) -> &'static str {
-        "gossip"
+    fn name(&self) -> Cow<'static, str> {
+        "gossip".into()
     }
 
     fn about(&self) -> &'static str {

@@ -9,7 +9,7 @@ use super::{
     layout::{Layout, Layouts, Place},
 };
 use crate::program::{Dest, Instr, Program, Site, Slot, Source, Span, Strategy};
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Memory first, wires second.
 #[derive(Debug, Default)]
@@ -18,8 +18,8 @@ pub struct Hierarchical {
 }
 
 impl Strategy for Hierarchical {
-    fn name(&self) -> &'static str {
-        "hierarchical"
+    fn name(&self) -> Cow<'static, str> {
+        "hierarchical".into()
     }
 
     fn about(&self) -> &'static str {

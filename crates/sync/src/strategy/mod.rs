@@ -77,10 +77,17 @@ mod tests {
     #[test]
     fn every_strategy_is_found_by_its_name() {
         for strategy in all() {
-            assert_eq!(find(strategy.name()).unwrap().name(), strategy.name());
+            assert_eq!(find(&strategy.name()).unwrap().name(), strategy.name());
             assert!(strategy.about().ends_with('.'));
         }
-        assert_eq!(by_name("parameter_server:2").unwrap().name(), "parameter_server");
+    }
+
+    #[test]
+    fn a_name_keeps_its_parameter() {
+        for name in ["parameter_server", "parameter_server:1", "parameter_server:2"] {
+            assert_eq!(find(name).unwrap().name(), name);
+        }
+        assert_eq!(find("parameter_server:02").unwrap().name(), "parameter_server:2");
     }
 
     #[test]

@@ -9,14 +9,15 @@ use super::{
     layout::Layout,
 };
 use crate::program::{Dest, Instr, Member, Program, Site, Slot, Source, Span, Strategy};
+use std::borrow::Cow;
 
 /// A single message delay.
 #[derive(Debug, Default)]
 pub struct OneShot;
 
 impl Strategy for OneShot {
-    fn name(&self) -> &'static str {
-        "one_shot"
+    fn name(&self) -> Cow<'static, str> {
+        "one_shot".into()
     }
 
     fn about(&self) -> &'static str {

@@ -9,6 +9,7 @@ use super::{
     layout::Layout,
 };
 use crate::program::{Dest, Instr, Member, Program, Site, Slot, Source, Span, Strategy};
+use std::borrow::Cow;
 
 /// Sharded servers that are members themselves; every member contributes and receives.
 #[derive(Debug, Default)]
@@ -18,8 +19,11 @@ pub struct ParameterServer {
 }
 
 impl Strategy for ParameterServer {
-    fn name(&self) -> &'static str {
-        "parameter_server"
+    fn name(&self) -> Cow<'static, str> {
+        match self.servers {
+            None => "parameter_server".into(),
+            Some(servers) => format!("parameter_server:{servers}").into(),
+        }
     }
 
     fn about(&self) -> &'static str {

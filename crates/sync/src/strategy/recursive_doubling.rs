@@ -8,7 +8,7 @@ use super::{
     layout::{Layout, Layouts},
 };
 use crate::program::{Dest, Instr, Member, Program, Site, Slot, Source, Span, Strategy};
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Whole chunks, log2(n) rounds.
 #[derive(Debug, Default)]
@@ -17,8 +17,8 @@ pub struct RecursiveDoubling {
 }
 
 impl Strategy for RecursiveDoubling {
-    fn name(&self) -> &'static str {
-        "recursive_doubling"
+    fn name(&self) -> Cow<'static, str> {
+        "recursive_doubling".into()
     }
 
     fn about(&self) -> &'static str {

@@ -8,6 +8,7 @@ use super::{
     layout::{Layout, Layouts},
 };
 use crate::program::{Dest, Instr, Member, Program, Site, Slot, Source, Span, Strategy};
+use std::borrow::Cow;
 
 /// The bandwidth-optimal circle (Patarasuk and Yuan, 2009).
 #[derive(Debug, Default)]
@@ -16,8 +17,8 @@ pub struct Ring {
 }
 
 impl Strategy for Ring {
-    fn name(&self) -> &'static str {
-        "ring"
+    fn name(&self) -> Cow<'static, str> {
+        "ring".into()
     }
 
     fn about(&self) -> &'static str {
