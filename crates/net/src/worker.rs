@@ -25,7 +25,7 @@ use paceline_job::{Dtype, Rank, ReduceOp, StrategyChoice, View, ViewVersion};
 use paceline_sync::{
     collective::Collective,
     engine::{Engine, Load},
-    event::{OpId, Post},
+    event::{OpError, OpId, Post},
     scheduler::Priority,
     strategy::AutoTable,
 };
@@ -363,10 +363,12 @@ impl Worker {
         let me = self.member(operation)?;
         let (wanted_in, wanted_out) =
             (operation.collective.input_len(me), operation.collective.output_len(me));
-        if (input as u64, output as u64) == (wanted_in, wanted_out) {
-            return Ok(());
-        }
         let name = operation.name.clone();
+        if (input as u64, output as u64) == (wanted_in, wanted_out) {
+            let members = operation.group.as_ref().map_or(self.size(), |ranks| ranks.len());
+            let valid = operation.collective.validate_for(me, members as u32);
+            return Ok(valid.map_err(|reason| Arc::new(OpError::Invalid { name, reason }))?);
+        }
         Err(NetError::BufferLength {
             name,
             wanted_in,

@@ -115,6 +115,12 @@ fn operations_that_cannot_work_are_refused_at_once_with_the_remedy() {
                 2,
                 "one for each",
             ),
+            (
+                op(Collective::AllToAll { sends: counts(&[1, 1]), receives: counts(&[2, 2]) }),
+                2,
+                4,
+                "both must be the same",
+            ),
         ] {
             let error = refused(&worker, operation, input, output);
             assert!(error.contains("`x`") && error.contains(words), "{error}");

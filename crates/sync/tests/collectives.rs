@@ -184,6 +184,19 @@ fn what_no_group_can_do_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_member_that_would_get_something_else_from_itself_than_it_sends_is_refused() {
+    let exchange = Collective::AllToAll { sends: [1, 2, 3].into(), receives: [1, 4, 5].into() };
+    assert_eq!(exchange.validate(3), Ok(()));
+    assert_eq!(exchange.validate_for(0, 3), Ok(()));
+    let error = exchange.validate_for(1, 3).unwrap_err();
+    assert!(error.contains("sends 2 elements from member 1 to itself and receives 4"), "{error}");
+    let error = Collective::Send { to: 1, len: 1 }.validate_for(1, 2).unwrap_err();
+    assert!(error.contains("copy instead"), "{error}");
+    // What nobody can do, no member can.
+    assert!(exchange.validate_for(0, 2).unwrap_err().contains("one for each"));
+}
+
+#[test]
 fn buffers_are_as_long_as_the_programs_need() {
     let counts: Arc<[u64]> = vec![1, 0, 3].into();
     let lens = |collective: Collective, me| (collective.input_len(me), collective.output_len(me));

@@ -273,6 +273,29 @@ impl Collective {
         hash.0
     }
 
+    /// Refuse what member `me` of a group of `members` cannot do, with the reason.
+    pub fn validate_for(&self, me: Member, members: u32) -> Result<(), String> {
+        self.validate(members)?;
+        match self {
+            Collective::AllToAll { sends, receives } => {
+                let (sent, received) = (block(sends, me), block(receives, me));
+                if sent == received {
+                    return Ok(());
+                }
+                Err(format!(
+                    "the {self} sends {sent} elements from member {me} to itself and receives \
+                     {received} there; both must be the same"
+                ))
+            }
+            Collective::Send { to: other, .. } | Collective::Recv { from: other, .. }
+                if *other == me =>
+            {
+                Err("a worker cannot send to itself; copy instead".to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuse what no group of `members` can do, with the reason.
     pub fn validate(&self, members: u32) -> Result<(), String> {
         let one_each = |counts: &[u64], what: &str| {
