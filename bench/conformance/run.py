@@ -76,9 +76,12 @@ def run_rank(path: str) -> None:
     """One rank: a test's name and its meeting file in, its outcome out, line by line."""
     from datetime import timedelta
 
+    import torch
     import torch.distributed as dist
     from torch.testing._internal.common_distributed import TEST_SKIPS
 
+    # The suite's modules are made at import, and must be the same on all ranks.
+    torch.manual_seed(0)
     module = load_suite(path)
     suite = type("Suite", (module.TestDistBackend, module.DistributedTest._DistTestBase), {})
     skips = {skip.exit_code for skip in TEST_SKIPS.values()}
@@ -90,6 +93,7 @@ def run_rank(path: str) -> None:
         try:
             case = suite(name)
             case.rank, case.file_name = rank, meeting
+            torch.manual_seed(1234)
             seconds = module.CUSTOM_PG_TIMEOUT.get(name, module.default_pg_timeout)
             dist.init_process_group(
                 os.environ["BACKEND"],
@@ -135,7 +139,7 @@ class Ranks:
                 "MASTER_ADDR": "localhost",
                 "OMP_NUM_THREADS": "1",
                 "PYTHONWARNINGS": "ignore",
-                "LD_PRELOAD": "",
+                "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
             }
             process = subprocess.Popen(
                 [sys.executable, __file__, "--rank", suite],
@@ -197,6 +201,12 @@ class Ranks:
         self.folder.cleanup()
 
 
+def last_line(text: str) -> str:
+    """What a traceback comes to."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", default="gloo,paceline")
@@ -226,9 +236,11 @@ def main() -> None:
                 outcome = ranks.run(test)
                 outcomes[backend][test] = outcome
                 if outcome[0] == "failed":
+                    print(f"\r{backend} {test} failed: {last_line(outcome[1])}{'':20}", file=sys.stderr, flush=True)
                     ranks.close()
                     ranks = None
-                print(f"\r{backend} {number}/{len(tests)} {test[:60]:60}", end="", file=sys.stderr, flush=True)
+                if sys.stderr.isatty():
+                    print(f"\r{backend} {number}/{len(tests)} {test[:60]:60}", end="", file=sys.stderr, flush=True)
             if ranks is not None:
                 ranks.close()
             print(f"\r{backend}: {time.monotonic() - started:.0f} s{'':70}", file=sys.stderr)
@@ -247,8 +259,7 @@ def main() -> None:
         print(f"\npassed on {reference} and not on {backend}: {len(lost)}")
         for test in lost:
             kind, text = outcomes[backend][test]
-            last = [line for line in text.strip().splitlines() if line.strip()][-1:] or [""]
-            print(f"  {test} ({kind}): {last[0][:160]}")
+            print(f"  {test} ({kind}): {last_line(text)}")
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(outcomes, indent=1))
 

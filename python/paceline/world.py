@@ -32,6 +32,7 @@ class Membership:
         self.users = 0
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
+        self._generations: dict[str, int] = {}
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=worker.deliver, name="paceline-notices", daemon=True)
         self._thread.start()
@@ -44,6 +45,12 @@ class Membership:
         """The worker's own numbers of these ranks; ``None`` if they are all, in order."""
         places = tuple(self._place[rank] for rank in ranks)
         return None if places == tuple(range(len(self.ranks))) else places
+
+    def generation(self, group: str) -> int:
+        """How often a group of this name was made on this worker, this time included."""
+        with _lock:
+            self._generations[group] = self._generations.get(group, 0) + 1
+            return self._generations[group]
 
     def close(self, patience: float = PATIENCE) -> None:
         """Leave the job. After a fork, the child has nothing to leave."""

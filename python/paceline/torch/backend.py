@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from paceline import world
 from paceline._native import PacelineError, Worker
-from paceline.torch import rendezvous, staging, tensors
+from paceline.torch import rendezvous, sparse, staging, tensors
 from paceline.torch.matching import Matching
 from paceline.torch.point_to_point import PointToPoint
 from paceline.torch.work import InFlight, Work
@@ -78,6 +78,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._ranks = self._membership.places(globally)
         self._matching = Matching(self._membership, str(options.group_id))
         self._mail = PointToPoint(self)
+        self._checked = False
 
     # What PyTorch asks about a group.
 
@@ -148,6 +149,8 @@ class ProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensor_list: Any, opts: Any = None, timeout: Any = None) -> Work:
         batch = _listed(tensor_list)
         op = _op(opts)
+        if len(batch) == 1 and batch[0].is_sparse:
+            return sparse.all_reduce(self, batch[0], op, opts)
         for tensor in batch:
             tensors.check(tensor, "all_reduce")
         device = tensors.same_device(batch, "all_reduce")
@@ -406,6 +409,8 @@ class ProcessGroup(dist.ProcessGroup):
         """Post one collective of flat tensors. CUDA tensors are staged."""
         if self._membership is None:
             raise PacelineError(f"{kind}: this process group was destroyed")
+        if not self._checked:
+            self._check_alone()
         memory = send if send is not None else receive
         if memory is not None and memory.is_cuda:
             return staging.start(self._matching, self._ranks, kind, dtype, counts, send, receive, rest)
@@ -429,6 +434,17 @@ class ProcessGroup(dist.ProcessGroup):
         seconds = _seconds(timeout or getattr(opts, "timeout", None), self._timeout)
         stream = staging.return_stream(device) if device.type == "cuda" else None
         return Work(started, result, name, seconds, finish if copies else None, stream)
+
+    def _check_alone(self) -> None:
+        """PyTorch lets one of our groups take the place of all backends that were asked for: say so."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self, "")
+        served = {part.split(":")[-1] for part in str(config).split(",") if part}
+        if served - {"paceline", "undefined"}:
+            raise PacelineError(
+                f"the paceline backend serves all devices of a group; it cannot share one with others ({config}). "
+                'Use "paceline" alone, or make a second group with `new_group(backend=...)`'
+            )
+        self._checked = True
 
     def _all_reduce_bitwise(self, batch: Any, op: Any, opts: Any, root: int | None = None) -> Work:
         """The engine has no bitwise reductions: gather everybody's tensor and combine here."""

@@ -55,6 +55,8 @@ class Gradient:
         if flat.is_cuda:
             names = _Pieces(worker, self.name)
             pieces = staging.start(names, None, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
+            # Each piece is copied back in a write of its own.
+            self.version += len(pieces)
             stream = staging.return_stream(flat.device)
             self.arrives = Work(pieces, [gradient], self.name, None, stream=stream)
         else:

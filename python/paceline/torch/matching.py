@@ -11,9 +11,6 @@ from paceline.world import Membership
 #: out of order (staged ones are posted later) must not be further apart than this.
 WINDOW = 1024
 
-_lock = threading.Lock()
-_generations: dict[tuple[int, str], int] = {}
-
 
 class Matching:
     """Numbers the collectives of a group. Whatever a rank's n-th collective is, it meets the n-th of the
@@ -21,10 +18,8 @@ class Matching:
 
     def __init__(self, membership: Membership, group: str) -> None:
         self.worker = membership.worker
-        with _lock:
-            # A group that is made again under its old name does not meet what was left of the old one.
-            key = (id(membership), group)
-            generation = _generations[key] = _generations.get(key, 0) + 1
+        # A group that is made again under its old name does not meet what was left of the old one.
+        generation = membership.generation(group)
         again = "" if generation == 1 else f" ({generation})"
         self.prefix = f"group {group}{again}"
         self._names = [f"{self.prefix}, collective {number}" for number in range(WINDOW)]

@@ -138,6 +138,18 @@ def types_that_cannot_be_reduced_are_refused_but_moved(rank: int, size: int) -> 
 
 
 @check
+def sparse_tensors_are_summed(rank: int, size: int) -> None:
+    indices = torch.tensor([[0, rank], [1, 2]])
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(2), (size, 3), check_invariants=True)
+    dist.all_reduce(sparse)
+    wanted = torch.zeros(size, 3)
+    wanted[0, 1] = size
+    wanted[:, 2] = 1
+    equal(sparse.to_dense(), wanted)
+    raises("summed and averaged", lambda: dist.all_reduce(sparse, op=dist.ReduceOp.MAX))
+
+
+@check
 def broadcast_reaches_everybody_from_any_root(rank: int, size: int) -> None:
     for root in range(size):
         tensor = torch.arange(LONG, dtype=torch.int64) * (1 if rank == root else 0)
