@@ -4,6 +4,7 @@
 //! ([`View`]), where they sit ([`Topology`]), what is in force ([`Settings`]), and how people write
 //! quantities ([`ByteSize`], [`Rate`]).
 
+mod duration;
 mod element;
 mod plan;
 mod quantity;

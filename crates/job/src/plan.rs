@@ -43,12 +43,45 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::ByteSize;
+    use std::time::Duration;
 
     #[test]
     fn a_plan_survives_its_file() {
         let mut plan = Plan::default();
         plan.settings.credit = ByteSize::UNLIMITED;
         assert_eq!(Plan::parse(&plan.to_toml()).unwrap(), plan);
+        plan.settings.timeout = Duration::MAX;
+        assert!(Plan::parse(&plan.to_toml()).is_ok());
+    }
+
+    #[test]
+    fn quantities_in_a_plan_are_what_people_write() {
+        let text = Plan::default().to_toml();
+        for line in ["partition = \"1MiB\"\n", "stall_report = \"10s\"\n", "timeout = \"30min\"\n"]
+        {
+            assert!(text.contains(line), "{text}");
+        }
+        let settings =
+            |lines: &str| Plan::parse(&format!("[settings]\n{lines}\n")).unwrap().settings;
+        assert_eq!(settings("stall_report = \"500ms\"").stall_report, Duration::from_millis(500));
+        assert_eq!(settings("timeout = 90").timeout, Duration::from_secs(90));
+        assert_eq!(settings("partition = 4096").partition, ByteSize::kib(4));
+    }
+
+    #[test]
+    fn a_quantity_that_makes_no_sense_is_refused_with_its_line_and_an_example() {
+        for line in [
+            "timeout = \"soon\"",
+            "timeout = -1",
+            "timeout = 1.5",
+            "timeout = { secs = 30, nanos = 0 }",
+            "timeout = true",
+        ] {
+            let error = Plan::parse(&format!("[settings]\n{line}\n")).unwrap_err().to_string();
+            assert!(error.contains("line 2") && error.contains("such as 30s, 500ms"), "{error}");
+        }
+        let error = Plan::parse("[settings]\npartition = true\n").unwrap_err().to_string();
+        assert!(error.contains("such as 4096, 256KiB"), "{error}");
     }
 
     #[test]

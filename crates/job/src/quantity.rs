@@ -1,7 +1,10 @@
 //! Quantities as people write them: `256KiB`, `25gbit`, and a point in time that belongs to no clock.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, Visitor},
+};
+use std::{fmt, marker::PhantomData, ops::RangeInclusive, str::FromStr, time::Duration};
 
 /// A text that is not the quantity it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,6 +12,12 @@ use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 pub struct ParseQuantityError {
     text: String,
     expected: &'static str,
+}
+
+impl ParseQuantityError {
+    pub(crate) fn new(text: &str, expected: &'static str) -> ParseQuantityError {
+        ParseQuantityError { text: text.to_string(), expected }
+    }
 }
 
 /// A number of bytes. Written `4096`, `64KiB`, `1.5MiB`, `1GB`; `unlimited` is the largest.
@@ -29,6 +38,8 @@ impl ByteSize {
         ByteSize(n << 20)
     }
 }
+
+const BYTES_EXPECTED: &str = "a number of bytes such as 4096, 256KiB or 1.5MiB";
 
 const BYTE_UNITS: [(&str, f64); 10] = [
     ("kib", 1024.0),
@@ -54,10 +65,7 @@ impl FromStr for ByteSize {
         with_unit(&lower, &BYTE_UNITS)
             .filter(|bytes| bytes.fract() == 0.0 && *bytes < 9e18)
             .map(|bytes| ByteSize(bytes as u64))
-            .ok_or_else(|| ParseQuantityError {
-                text: text.to_string(),
-                expected: "a number of bytes such as 4096, 256KiB or 1.5MiB",
-            })
+            .ok_or_else(|| ParseQuantityError::new(text, BYTES_EXPECTED))
     }
 }
 
@@ -105,6 +113,8 @@ impl Rate {
     }
 }
 
+const RATE_EXPECTED: &str = "a link rate such as 100mbit or 25gbit";
+
 /// The largest first, and last the one that all others end in.
 const BIT_UNITS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
 
@@ -119,10 +129,7 @@ impl FromStr for Rate {
         with_unit(&text.trim().to_ascii_lowercase(), &BIT_UNITS)
             .filter(|bits| WRITTEN_BITS_PER_SECOND.contains(bits))
             .map(Rate::from_bits_per_second)
-            .ok_or_else(|| ParseQuantityError {
-                text: text.to_string(),
-                expected: "a link rate such as 100mbit or 25gbit",
-            })
+            .ok_or_else(|| ParseQuantityError::new(text, RATE_EXPECTED))
     }
 }
 
@@ -159,7 +166,7 @@ fn with_unit(lower: &str, units: &[(&str, f64)]) -> Option<f64> {
 }
 
 macro_rules! serde_as_text {
-    ($type:ty, $text:expr) => {
+    ($type:ty, $text:expr, $expected:expr) => {
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(&$text(*self))
@@ -168,14 +175,46 @@ macro_rules! serde_as_text {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                deserializer.deserialize_any(Written::new($expected))
             }
         }
     };
 }
 
-serde_as_text!(ByteSize, std::convert::identity);
-serde_as_text!(Rate, Rate::exact);
+serde_as_text!(ByteSize, std::convert::identity, BYTES_EXPECTED);
+serde_as_text!(Rate, Rate::exact, RATE_EXPECTED);
+
+/// Reads a quantity from a text, or from a whole number that means what it would as a text.
+pub(crate) struct Written<T> {
+    expected: &'static str,
+    read: PhantomData<T>,
+}
+
+impl<T> Written<T> {
+    pub(crate) fn new(expected: &'static str) -> Written<T> {
+        Written { expected, read: PhantomData }
+    }
+}
+
+impl<T: FromStr<Err = ParseQuantityError>> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
 
 /// Nanoseconds since an origin that the driver chose. Real and virtual time are both this.
 #[derive(

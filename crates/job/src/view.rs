@@ -138,8 +138,10 @@ pub struct Settings {
     /// It bounds the memory a worker that lags behind must set aside, per peer.
     pub eager: ByteSize,
     /// After this long without progress on a tensor, ask everybody who lacks it, and report.
+    #[serde(with = "crate::duration")]
     pub stall_report: Duration,
     /// After this long without progress a tensor fails.
+    #[serde(with = "crate::duration")]
     pub timeout: Duration,
 }
 
@@ -168,6 +170,9 @@ pub enum SettingsError {
     /// Without credit nothing is ever sent.
     #[error("credit is 0; give at least 1 byte (a chunk may overdraw it), or `unlimited`")]
     NoCredit,
+    /// An operation takes some time, and whoever asks again at once asks for ever.
+    #[error("{0} is 0; give it some time, such as 10s")]
+    NoTime(&'static str),
 }
 
 impl Settings {
@@ -186,6 +191,11 @@ impl Settings {
         }
         if self.credit == ByteSize(0) {
             return Err(SettingsError::NoCredit);
+        }
+        for (name, time) in [("stall_report", self.stall_report), ("timeout", self.timeout)] {
+            if time.is_zero() {
+                return Err(SettingsError::NoTime(name));
+            }
         }
         Ok(())
     }
@@ -208,5 +218,10 @@ mod tests {
         assert!(with(ByteSize(8), ByteSize(1)).validate().is_err());
         assert!(with(ByteSize::UNLIMITED, ByteSize(1)).validate().is_err());
         assert!(with(ByteSize::kib(1), ByteSize(0)).validate().is_err());
+        let timeout = Duration::ZERO;
+        let none = Settings { timeout, ..Settings::default() };
+        assert_eq!(none.validate(), Err(SettingsError::NoTime("timeout")));
+        let none = Settings { stall_report: timeout, ..Settings::default() };
+        assert_eq!(none.validate(), Err(SettingsError::NoTime("stall_report")));
     }
 }
