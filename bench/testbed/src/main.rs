@@ -6,10 +6,11 @@ mod command;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Hosts as network namespaces joined by shaped links, racks as bridges: real TCP at chosen rates on one
-/// machine. Needs root; needs neither `ip` nor `tc`; leaves nothing behind, however it ends.
+/// Hosts as network namespaces joined by shaped links: real TCP at chosen rates on one machine.
+///
+/// Racks are bridges. Needs root; needs neither `ip` nor `tc`; leaves nothing behind, however it ends.
 #[derive(Debug, Parser)]
-#[command(name = "paceline-testbed", version)]
+#[command(name = "paceline-testbed", version, max_term_width = 100)]
 struct CommandLine {
     #[command(subcommand)]
     command: Choice,

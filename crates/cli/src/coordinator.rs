@@ -4,7 +4,7 @@
 use crate::{
     exit::UsageError,
     run::signals::Signals,
-    settings::{SettingsArgs, parse_size},
+    settings::{SettingsArgs, parse_address, parse_size},
 };
 use anyhow::Result;
 use clap::Args;
@@ -38,7 +38,7 @@ Exit codes:
   128 + signal if one ended it")]
 pub struct CoordinatorArgs {
     /// Where to listen: an address of this machine that the workers can reach.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     pub listen: SocketAddr,
 
     /// How many workers the job has.
@@ -48,7 +48,7 @@ pub struct CoordinatorArgs {
     #[command(flatten)]
     pub settings: SettingsArgs,
 
-    /// How many seconds to wait for all workers.
+    /// How many seconds to wait for all workers. Workers are told to wait as long.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub join_timeout: u64,
 }

@@ -18,6 +18,7 @@ use std::process::ExitCode;
     version,
     propagate_version = true,
     arg_required_else_help = true,
+    max_term_width = 100,
     after_help = "\
 Examples:
   paceline run -n 4 -- python train.py     train on four local workers
@@ -40,7 +41,7 @@ enum Command {
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
     Strategies(strategies::StrategiesArgs),
-    /// Measure against peers, side by side on this machine.
+    /// Measure on this machine: against peers, and predictions against what happens.
     #[command(subcommand)]
     Bench(Benchmark),
     /// One rank of ours in a benchmark.

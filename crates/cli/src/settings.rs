@@ -7,7 +7,7 @@ use clap::Args;
 use paceline_job::{ByteSize, Plan, Settings, StrategyChoice};
 use paceline_net::coordinator::MAXIMUM_WORKERS;
 use paceline_sync::strategy::{self, UnknownStrategy};
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 /// What the workers follow.
 #[derive(Clone, Debug, Default, Args)]
@@ -37,7 +37,8 @@ impl SettingsArgs {
             None => Settings::default(),
             Some(path) => {
                 let refuse = |error: &dyn std::fmt::Display| {
-                    UsageError::new(format!("{}: {error}", path.display()))
+                    let error = error.to_string();
+                    UsageError::new(format!("the plan {}: {}", path.display(), error.trim_end()))
                 };
                 let text = std::fs::read_to_string(path).map_err(|error| refuse(&error))?;
                 let plan = Plan::parse(&text).map_err(|error| refuse(&error))?;
@@ -60,6 +61,14 @@ fn parse_strategy(name: &str) -> Result<StrategyChoice, UnknownStrategy> {
         strategy::find(name)?;
     }
     Ok(StrategyChoice(name.to_string()))
+}
+
+/// Where something listens.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "it is an address and a port, such as 127.0.0.1:29400 or [::1]:29400; names are not looked up"
+            .to_string()
+    })
 }
 
 /// How many workers a job has.
@@ -109,7 +118,7 @@ mod tests {
         };
         for (error, word) in [
             (of_plan("[settings]\nstrategy = \"rong\"\n"), "rong"),
-            (of_plan("nonsense"), "plan file"),
+            (of_plan("nonsense"), "line 1"),
             (
                 SettingsArgs { credit: Some(ByteSize(0)), ..SettingsArgs::default() }
                     .settings()

@@ -58,7 +58,7 @@ pub struct StrategiesArgs {
     pub elements: u64,
 
     /// List the program of this rank only [default: all, of up to 8].
-    #[arg(long, value_name = "RANK")]
+    #[arg(long, value_name = "RANK", requires = "name")]
     pub rank: Option<u32>,
 
     /// The training step, for strategies that change from step to step.
@@ -69,8 +69,8 @@ pub struct StrategiesArgs {
     #[arg(long, value_name = "FILE", requires = "name")]
     pub svg: Option<PathBuf>,
 
-    /// With --auto: what a host's wire carries.
-    #[arg(long, value_name = "RATE", requires = "auto")]
+    /// With --auto: what a host's wire carries, such as 25gbit.
+    #[arg(long, value_name = "RATE")]
     pub bandwidth: Option<Rate>,
 
     /// Print JSON.
@@ -81,6 +81,15 @@ pub struct StrategiesArgs {
 /// Print what was asked for.
 pub fn run(arguments: StrategiesArgs) -> Result<ExitCode> {
     let auto = arguments.auto || arguments.name.as_deref() == Some(StrategyChoice::AUTO);
+    if auto && (arguments.svg.is_some() || arguments.rank.is_some()) {
+        let text =
+            "`auto` chooses a strategy by size and has no programs of its own: name the strategy";
+        return Err(UsageError::new(text).into());
+    }
+    if arguments.bandwidth.is_some() && !auto {
+        let text = "--bandwidth is what `auto` chooses by: add --auto, or leave it out";
+        return Err(UsageError::new(text).into());
+    }
     let text = match &arguments.name {
         _ if auto => show_auto(&arguments)?,
         Some(name) => show_one(name, &arguments)?,

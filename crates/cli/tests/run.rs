@@ -380,9 +380,10 @@ fn settings_that_cannot_work_are_wrong_usage() {
         (["--strategy", "rong"], "known: auto, ring"),
         (["--partition", "1"], "at least 64 bytes"),
         (["--credit", "lots"], "256KiB"),
-        (["--plan", "/no/such/plan.toml"], "/no/such/plan.toml"),
+        (["--plan", "/no/such/plan.toml"], "the plan /no/such/plan.toml: No such file"),
         (["--port-range", "9-1"], "range of ports"),
         (["--listen", &taken], "in use"),
+        (["--listen", "localhost"], "such as 127.0.0.1:29400"),
         (["--grace", "-1"], "--"),
     ] {
         let output = run(&[&["-n", "1"][..], &options].concat(), "true");

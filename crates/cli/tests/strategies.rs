@@ -69,7 +69,10 @@ fn a_drawing_goes_to_the_file_named() {
 
 #[test]
 fn auto_says_what_it_chooses_and_why() {
-    for arguments in [&["--auto", "--ranks", "8", "--hosts", "2"][..], &["auto", "--ranks", "8"]] {
+    for arguments in [
+        &["--auto", "--ranks", "8", "--hosts", "2"][..],
+        &["auto", "--ranks", "8", "--bandwidth", "25gbit"],
+    ] {
         let table = shown(arguments);
         assert!(table.contains("up to ") && table.contains("above "), "{table}");
         assert!(table.contains("would take"), "{table}");
@@ -87,7 +90,12 @@ fn what_cannot_be_shown_is_wrong_usage() {
         (&["ring", "--ranks", "0"], "1..=256"),
         (&["ring", "--ranks", "2", "--hosts", "3"], "lower --hosts"),
         (&["--svg", "x.svg"], "required"),
+        (&["--rank", "1"], "required"),
         (&["ring", "--auto"], "cannot be used with"),
+        (&["auto", "--svg", "x.svg"], "name the strategy"),
+        (&["auto", "--rank", "1"], "name the strategy"),
+        (&["ring", "--bandwidth", "1gbit"], "add --auto"),
+        (&["--auto", "--bandwidth", "fast"], "such as 100mbit"),
     ] {
         let output = strategies(arguments);
         let error = String::from_utf8_lossy(&output.stderr);

@@ -15,10 +15,10 @@ pub struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// Not TOML, or an entry this version does not know: mend the line named.
-    #[error("plan file: {0}")]
+    #[error(transparent)]
     Syntax(#[from] toml::de::Error),
     /// An entry that cannot work.
-    #[error("plan file: {0}")]
+    #[error(transparent)]
     Settings(#[from] SettingsError),
 }
 

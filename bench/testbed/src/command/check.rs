@@ -13,8 +13,10 @@ use std::{
 /// Exit code when a link carries less than it should.
 const CARRIES_LESS: u8 = 1;
 
-/// Build the network and measure by raw TCP what every link carries: each host to the next, alone and
-/// all at once. Exit code 1 if a link carries less than it should
+/// Build the network and measure by raw TCP what every link carries.
+///
+/// Each host sends to the next, alone and all at once. Exit code 1 if a link carries less than it
+/// should.
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]

@@ -31,9 +31,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// What children had written is waited for this long, should somebody outside hold their output open.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
-/// Build the network, run a command once on every host, and remove everything when it ends. Each
-/// process sees TESTBED_HOST (from 0), TESTBED_HOSTS, TESTBED_RACK, TESTBED_ADDRESS and
-/// TESTBED_ADDRESSES. The exit code is that of the first command that failed; the others are ended
+/// Build the network, run a command once on every host, and remove everything when it ends.
+///
+/// Each process sees TESTBED_HOST (from 0), TESTBED_HOSTS, TESTBED_RACK, TESTBED_ADDRESS and
+/// TESTBED_ADDRESSES. The exit code is that of the first command that failed; the others are ended.
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]

@@ -52,7 +52,7 @@ pub const INCOMPLETE: u8 = 3;
 
 /// Measure all-reduce against Gloo and Open MPI, alternating in one run.
 ///
-/// Every contender runs as RANKS processes on this machine and takes one turn in each round; the others are stopped meanwhile.
+/// Every contender runs as --ranks processes on this machine and takes one turn in each round; the others are stopped meanwhile.
 /// The table shows the median over all iterations and, in brackets, the lowest and highest median of a single round;
 /// ratios are taken within each round.
 ///
@@ -73,7 +73,7 @@ pub const INCOMPLETE: u8 = 3;
 #[derive(Clone, Debug, clap::Args)]
 pub struct AllReduceArgs {
     /// Processes of every contender.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub ranks: u32,
 
     /// A range such as 1KiB..256MiB or a list such as 4KiB,1MiB [default: 1KiB..256MiB, or none with --tensors].
@@ -85,15 +85,15 @@ pub struct AllReduceArgs {
     pub settings: crate::settings::SettingsArgs,
 
     /// The factor from one size of a range to the next.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, value_name = "FACTOR", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub step: u64,
 
     /// All gradients of a model, all in flight at once.
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "MODEL", value_enum)]
     pub tensors: Option<Model>,
 
-    /// Whom to measure against.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["gloo", "openmpi", "openmpi-tcp"])]
+    /// Whom to measure against, separated by commas.
+    #[arg(long, value_name = "PEER,...", value_enum, value_delimiter = ',', default_values = ["gloo", "openmpi", "openmpi-tcp"])]
     pub against: Vec<Peer>,
 
     /// What carries the bytes of ours.
@@ -105,11 +105,11 @@ pub struct AllReduceArgs {
     pub only_peers: bool,
 
     /// Rounds: turns of every contender for each size.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
 
     /// Iterations of one turn [default: by size, from 300 down to 3].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(protocol::MAX_ITERATIONS)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(protocol::MAX_ITERATIONS)))]
     pub iterations: Option<u32>,
 
     /// Write everything, raw samples included, to a file; `-` for standard output in place of the table.

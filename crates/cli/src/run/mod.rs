@@ -13,7 +13,7 @@ mod supervision;
 
 use crate::{
     exit::UsageError,
-    settings::{SettingsArgs, parse_size},
+    settings::{SettingsArgs, parse_address, parse_size},
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -84,7 +84,7 @@ pub struct RunArgs {
     pub port_range: Option<String>,
 
     /// Where the job's coordinator listens.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     pub listen: SocketAddr,
 
     /// Show lines as workers write them, without the rank.

@@ -40,7 +40,7 @@ impl Grid {
     ) -> Result<Grid> {
         let refuse = |text: String| UsageError::new(text);
         if let Some(few) = hosts.iter().find(|hosts| **hosts < 2) {
-            let text = format!("{few} hosts have nothing to send: ask for two or more");
+            let text = format!("--hosts {few}: all-reduce needs two hosts or more");
             return Err(refuse(text).into());
         }
         settings.validate().map_err(|error| refuse(error.to_string()))?;

@@ -75,18 +75,18 @@ Examples:
   sudo paceline bench predict
   sudo paceline bench predict --hosts 4 --rate 500mbit --strategies ring --sizes 1MiB..64MiB")]
 pub struct PredictArgs {
-    /// Numbers of hosts.
-    #[arg(long, value_delimiter = ',', default_values = ["4", "8"])]
+    /// Numbers of hosts, separated by commas.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values = ["4", "8"])]
     pub hosts: Vec<usize>,
 
-    /// What each host's wire carries in each direction.
-    #[arg(long, value_name = "RATES", value_delimiter = ',', default_values = ["100mbit", "500mbit", "1gbit"])]
+    /// What each host's wire carries in each direction; several rates separated by commas.
+    #[arg(long, value_name = "RATE,...", value_delimiter = ',', default_values = ["100mbit", "500mbit", "1gbit"])]
     pub rate: Vec<Rate>,
 
-    /// Names that `paceline strategies` lists.
+    /// Names that `paceline strategies` lists, separated by commas.
     #[arg(
         long,
-        value_name = "NAMES",
+        value_name = "NAME,...",
         value_delimiter = ',',
         default_values = [
             "ring", "double_tree", "parameter_server", "hierarchical", "recursive_doubling", "one_shot", "gossip",
@@ -107,7 +107,7 @@ pub struct PredictArgs {
     pub credit: Option<ByteSize>,
 
     /// Turns of every cell.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
 
     /// Write everything, raw samples included, to a file; `-` for standard output in place of the table.
