@@ -18,6 +18,7 @@ import os
 import pathlib
 import queue
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -129,6 +130,9 @@ class Ranks:
         self.replies: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self.processes = []
         self.tests = 0
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         for rank in range(size):
             variables = {
                 **os.environ,
@@ -137,6 +141,7 @@ class Ranks:
                 "BACKEND": backend,
                 "TEMP_DIR": self.folder.name,
                 "MASTER_ADDR": "localhost",
+                "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
                 "PYTHONWARNINGS": "ignore",
                 "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
