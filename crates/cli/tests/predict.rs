@@ -39,7 +39,7 @@ fn a_prediction_and_a_measurement_with_right_sums_come_out() {
 #[test]
 fn what_cannot_be_measured_is_wrong_usage_before_anything_is_built() {
     for (wrong, word) in [
-        (["--hosts", "1"], "two or more"),
+        (["--hosts", "1"], "two hosts or more"),
         (["--rate", "8kbit"], "8kbit"),
         (["--strategies", "rong"], "rong"),
         (["--credit", "0"], "credit"),
