@@ -224,12 +224,12 @@ impl Worker {
     ) -> PyResult<()> {
         let members = group.map_or(self.size, <[Rank]>::len) as u32;
         let wrong = |problem: String| PacelineError::new_err(format!("`{name}`: {problem}"));
-        collective.validate(members).map_err(wrong)?;
         let me = match group {
             None => Some(self.rank.0),
             Some(ranks) => ranks.iter().position(|rank| *rank == self.rank).map(|at| at as u32),
         };
         let me = me.ok_or_else(|| wrong("this worker is not in the operation's group".into()))?;
+        collective.validate_for(me, members).map_err(wrong)?;
         let (wanted_in, wanted_out) = (collective.input_len(me), collective.output_len(me));
         if input.1 < wanted_in || output.1 < wanted_out {
             return Err(wrong(format!(

@@ -21,7 +21,6 @@ mod scratch;
 mod stall;
 
 use crate::{
-    collective::Collective,
     event::{Action, Event, OpError, OpId, Post, name_hash},
     frame::{Header, Kind, OpKey},
     program::{Member, Site, Strategy},
@@ -276,14 +275,8 @@ impl Engine {
             None => self.hosts.clone(),
             Some(ranks) => ranks.iter().map(|rank| self.hosts[rank.index()]).collect(),
         };
-        if let Err(reason) = post.collective.validate(hosts.len() as u32) {
+        if let Err(reason) = post.collective.validate_for(me, hosts.len() as u32) {
             return out.push(invalid(reason));
-        }
-        if let Collective::Send { to: other, .. } | Collective::Recv { from: other, .. } =
-            post.collective
-            && other == me
-        {
-            return out.push(invalid("a worker cannot send to itself; copy instead".into()));
         }
 
         let hash = name_hash(&post.name, group);
