@@ -76,7 +76,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     let size: usize =
         text.parse().map_err(|_| "a number of workers is a whole number, such as 4".to_string())?;
     match size {
-        0 => Err("a job needs at least one worker: use -n 1 or more".to_string()),
+        0 => Err("a job needs at least one worker: ask for 1 or more".to_string()),
         1..=MAXIMUM_WORKERS => Ok(size),
         _ => Err(format!(
             "a job has at most {MAXIMUM_WORKERS} workers: as many as there are GPUs or cores is usual"

@@ -74,7 +74,7 @@ pub enum NetError {
     },
 
     /// Start at least one worker.
-    #[error("a job needs at least one worker; its size is 0")]
+    #[error("a job needs at least one worker; its size is 0: set WORLD_SIZE to 1 or more")]
     SizeZero,
     /// Start fewer workers.
     #[error("a job of {size} workers is more than the {limit} that one coordinator serves")]
@@ -95,7 +95,10 @@ pub enum NetError {
         address: SocketAddr,
     },
     /// Widen `PACELINE_PORT_RANGE`, or stop what holds its ports.
-    #[error("every port of {}-{} on {address} is in use", range.start(), range.end())]
+    #[error(
+        "every port of {}-{} on {address} is in use; give PACELINE_PORT_RANGE others",
+        range.start(), range.end()
+    )]
     PortRangeInUse {
         /// The local address.
         address: std::net::IpAddr,
@@ -120,10 +123,16 @@ pub enum NetError {
     },
 
     /// Something else listens there: correct the address or the port.
-    #[error("the other side does not speak Paceline's protocol")]
+    #[error(
+        "the other side does not speak Paceline's protocol; another service has that address, choose \
+         another"
+    )]
     NotPaceline,
     /// Install the same version of Paceline on every machine of the job.
-    #[error("this side speaks version {ours} of the protocol, the other side version {theirs}")]
+    #[error(
+        "this side speaks version {ours} of the protocol, the other side version {theirs}; install \
+         the same version of Paceline on every machine"
+    )]
     OtherVersion {
         /// Spoken here.
         ours: u32,
@@ -139,7 +148,10 @@ pub enum NetError {
         theirs: &'static str,
     },
     /// Give both sides the same `PACELINE_SECRET`.
-    #[error("wrong secret: the two sides do not hold the same job secret")]
+    #[error(
+        "wrong secret: the two sides do not hold the same job secret; set PACELINE_SECRET or \
+         PACELINE_SECRET_FILE to one value everywhere"
+    )]
     WrongSecret,
     /// The other side is stopping, or too many others knock at once: try again.
     #[error("the other side closed the connection before it said anything")]
@@ -187,7 +199,7 @@ pub enum NetError {
     },
 
     /// Two workers were started with the same rank: start each rank once.
-    #[error("rank {rank} is already taken by {holder}")]
+    #[error("rank {rank} is already taken by {holder}; start each rank once")]
     DuplicateRank {
         /// Asked for.
         rank: Rank,
@@ -195,7 +207,7 @@ pub enum NetError {
         holder: String,
     },
     /// Start ranks from 0 to size - 1.
-    #[error("rank {rank} is out of range: the job has {size} workers")]
+    #[error("rank {rank} is out of range: the job has {size} workers; number them from 0")]
     RankOutOfRange {
         /// Asked for.
         rank: Rank,
@@ -203,7 +215,10 @@ pub enum NetError {
         size: usize,
     },
     /// Start all workers and the coordinator with the same size.
-    #[error("this worker was started for a job of {worker} workers, the coordinator for {job}")]
+    #[error(
+        "this worker was started for a job of {worker} workers, the coordinator for {job}; give all \
+         the same WORLD_SIZE"
+    )]
     SizeDiffers {
         /// What the worker believes.
         worker: usize,
@@ -211,14 +226,14 @@ pub enum NetError {
         job: usize,
     },
     /// The job has all its workers: this one was started too often or joined the wrong job.
-    #[error("the job already has its {size} workers")]
+    #[error("the job already has its {size} workers; start no more of them, or another job")]
     JobFull {
         /// The job's size.
         size: usize,
     },
     /// See why the missing workers did not start, or give them more time.
     #[error(
-        "{joined} of {size} workers joined within {} s{}",
+        "{joined} of {size} workers joined within {} s{}; see why the others did not start, or wait longer",
         Seconds(*.waited),
         Missing(.missing)
     )]
@@ -475,9 +490,14 @@ mod tests {
             }
             .to_string()
         };
-        assert_eq!(timeout(vec![1, 3]), "2 of 4 workers joined within 60 s; missing ranks 1, 3");
-        assert_eq!(timeout(vec![3]), "2 of 4 workers joined within 60 s; missing rank 3");
-        assert_eq!(timeout(vec![]), "2 of 4 workers joined within 60 s");
-        assert!(timeout((0..40).collect()).ends_with("14, 15 and 24 more"));
+        let says = |missing, who: &str| {
+            let remedy = "see why the others did not start, or wait longer";
+            let expected = format!("2 of 4 workers joined within 60 s{who}; {remedy}");
+            assert_eq!(timeout(missing), expected);
+        };
+        says(vec![1, 3], "; missing ranks 1, 3");
+        says(vec![3], "; missing rank 3");
+        says(vec![], "");
+        assert!(timeout((0..40).collect()).contains("14, 15 and 24 more; see why"));
     }
 }
