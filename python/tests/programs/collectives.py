@@ -290,7 +290,9 @@ def a_receive_from_anybody_names_its_sender(rank: int, size: int) -> None:
     else:
         for _ in range(2):
             dist.send(torch.tensor([rank]), 0, tag=7)
-    # What stayed open is answered by a receive from a rank, and by one from anybody.
+    # Without it the last rank's next message could be heard by anybody's receive before a slower rank's.
+    dist.barrier()
+    # What stayed open is answered by a receive from a rank.
     if rank == 0:
         tensor = torch.zeros(1, dtype=torch.int64)
         dist.recv(tensor, size - 1, tag=7)
