@@ -11,7 +11,7 @@ mod strategies;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Distributed training that measures itself, predicts what a change would do, and applies it while it runs.
+/// Distributed training whose synchronisation is proven before it runs, and predicted by running it in virtual time.
 #[derive(Debug, Parser)]
 #[command(
     name = "paceline",

@@ -98,7 +98,6 @@ fn a_worker_that_is_killed_is_named_by_all_others_and_leaves_nothing() {
 }
 
 #[test]
-#[ignore = "a killed worker is at times seen to have ended after those who lost it and gave up"]
 fn the_report_names_the_worker_that_was_killed_and_the_signal() {
     for transport in TRANSPORTS {
         let (code, text, pid) = kill_one(transport);

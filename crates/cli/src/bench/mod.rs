@@ -42,8 +42,9 @@ use anyhow::{Context, Result, ensure};
 use paceline_job::Settings;
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Child, ExitCode, Stdio},
     time::Duration,
 };
 
@@ -157,7 +158,7 @@ pub fn run(args: AllReduceArgs) -> Result<ExitCode> {
     let workloads = workloads(&args)?;
     let settings = args.settings.settings()?;
     let interrupt = Interrupt::listen()?;
-    let temporary = temporary_folder()?;
+    let temporary = Scratch::make()?;
 
     let mut left_out = Vec::new();
     // Installing needs the machine's own network, so it comes before the private one.
@@ -323,11 +324,43 @@ fn reasons(left_out: &[LeftOut]) -> String {
     left_out.iter().map(|one| format!("  {}: {}", one.name, one.why)).collect::<Vec<_>>().join("\n")
 }
 
-/// In memory where possible: Open MPI puts its shared segments there.
-fn temporary_folder() -> Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("paceline-bench-");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).context("make a temporary folder")
+/// A folder for one run, in memory where possible: Open MPI puts its shared segments there.
+struct Scratch {
+    folder: tempfile::TempDir,
+    /// Waits for the end of this process, however it comes, and removes the folder.
+    sweeper: Child,
+}
+
+impl Scratch {
+    fn make() -> Result<Scratch> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("paceline-bench-");
+        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+        let folder = folder.context("make a temporary folder")?;
+        // Its input ends when we do, even by SIGKILL. A group of its own: Ctrl-C is not meant for it.
+        let sweeper = std::process::Command::new("/bin/sh")
+            .args(["-c", "cat >/dev/null; rm -rf -- \"$1\"", "paceline-sweeper"])
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("start /bin/sh, which removes temporary files")?;
+        Ok(Scratch { folder, sweeper })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(self.sweeper.stdin.take());
+        // It removes the folder, or finds it removed.
+        let _ = self.sweeper.wait();
+    }
 }
 
 fn machine(busy_before: f64) -> Machine {

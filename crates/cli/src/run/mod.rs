@@ -33,6 +33,9 @@ use std::{
 };
 use supervision::{Action, Ending, Event, Supervision, Wait};
 
+/// How long a failure may turn out to be the consequence of another.
+const HEARING: Duration = Duration::from_millis(200);
+
 /// How long the system may take to end a process that was killed.
 const DEATH: Duration = Duration::from_secs(10);
 
@@ -229,6 +232,7 @@ fn supervise(
                         }
                         workers.signal(signal);
                     }
+                    Action::StartClock(Wait::Hearing) => clock = Some(Instant::now() + HEARING),
                     Action::StartClock(Wait::Grace) => clock = Some(Instant::now() + grace),
                     Action::StartClock(Wait::Death) => clock = Some(Instant::now() + DEATH),
                     Action::Announce(cause) => {

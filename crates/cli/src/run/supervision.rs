@@ -61,6 +61,8 @@ pub enum Action {
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
+    /// A moment in which a failure may turn out to be the consequence of another.
+    Hearing,
     /// The grace period: a worker may write its checkpoint.
     Grace,
     /// As long as the system may need to end a killed process.
@@ -92,6 +94,9 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
+    /// A worker exited with an error. It may have lost a peer that a signal ended: a dying process closes
+    /// its connections before anybody can see that it is dead.
+    Hearing,
     /// The workers were asked to end and have their grace period.
     Ending,
     /// They were killed.
@@ -104,6 +109,8 @@ pub struct Supervision {
     endings: Vec<Option<Ending>>,
     phase: Phase,
     cause: Option<Cause>,
+    /// Those that failed before anybody was blamed, as they were seen.
+    failed: Vec<(Rank, Ending)>,
     also_failed: Vec<(Rank, Ending)>,
 }
 
@@ -114,6 +121,7 @@ impl Supervision {
             endings: vec![None; size],
             phase: Phase::Running,
             cause: None,
+            failed: Vec::new(),
             also_failed: Vec::new(),
         }
     }
@@ -129,6 +137,7 @@ impl Supervision {
             (Event::Ended(endings), _) => self.on_ended(&endings),
             (Event::PassOn(signal), _) => vec![Action::Signal(signal)],
             (Event::Asked(signal), Phase::Running) => self.end_early(Cause::Asked(signal), signal),
+            (Event::Asked(_) | Event::TimeOver, Phase::Hearing) => self.judge(),
             // Whoever asks twice does not want to wait.
             (Event::Asked(_) | Event::TimeOver, Phase::Ending) => {
                 self.phase = Phase::Killed;
@@ -143,14 +152,27 @@ impl Supervision {
         for (rank, ending) in endings {
             self.endings[rank.index()] = Some(*ending);
         }
-        if self.phase != Phase::Running {
+        if !matches!(self.phase, Phase::Running | Phase::Hearing) {
             return Vec::new();
         }
-        let mut failed: Vec<_> =
-            endings.iter().copied().filter(|(_, ending)| !ending.is_success()).collect();
-        // Of several that ended unseen, the one that a signal ended is the likelier culprit: the others
-        // lost a peer, noticed, and exited.
-        failed.sort_by_key(|(rank, ending)| (matches!(ending, Ending::Exited(_)), *rank));
+        self.failed.extend(endings.iter().filter(|(_, ending)| !ending.is_success()));
+        let killed = self.failed.iter().any(|(_, ending)| matches!(ending, Ending::Killed(_)));
+        match self.phase {
+            _ if self.failed.is_empty() => Vec::new(),
+            _ if killed || self.living() == 0 => self.judge(),
+            Phase::Running => {
+                self.phase = Phase::Hearing;
+                vec![Action::StartClock(Wait::Hearing)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Blame a worker. Of several that failed, one that a signal ended is the likelier culprit: the others
+    /// lost a peer, noticed, and exited. Otherwise the one that was seen first.
+    fn judge(&mut self) -> Vec<Action> {
+        let mut failed = std::mem::take(&mut self.failed);
+        failed.sort_by_key(|(_, ending)| matches!(ending, Ending::Exited(_)));
         let Some(((rank, ending), rest)) = failed.split_first() else { return Vec::new() };
         self.also_failed = rest.to_vec();
         self.end_early(Cause::Failure(*rank, *ending), libc::SIGTERM)
@@ -199,7 +221,9 @@ mod tests {
     #[test]
     fn the_first_failure_ends_the_others_and_gives_the_exit_code() {
         let mut job = Supervision::new(3);
-        let actions = job.on_event(ended(&[(1, Ending::Exited(7))]));
+        let hearing = [Action::StartClock(Wait::Hearing)];
+        assert_eq!(job.on_event(ended(&[(1, Ending::Exited(7))])), hearing);
+        let actions = job.on_event(Event::TimeOver);
         let cause = Cause::Failure(Rank(1), Ending::Exited(7));
         let gently = [Action::Signal(SIGTERM), Action::StartClock(Wait::Grace)];
         assert_eq!(actions[0], Action::Announce(cause));
@@ -225,6 +249,26 @@ mod tests {
         assert_eq!(outcome.cause, Some(Cause::Failure(Rank(2), segfault)));
         assert_eq!(outcome.also_failed, [(Rank(0), Ending::Exited(1))]);
         assert_eq!(outcome.exit_code, 139);
+    }
+
+    #[test]
+    fn a_signal_that_shows_in_the_hearing_takes_the_blame() {
+        let mut job = Supervision::new(3);
+        job.on_event(ended(&[(0, Ending::Exited(3))]));
+        let cause = Cause::Failure(Rank(2), Ending::Killed(SIGKILL));
+        let actions = job.on_event(ended(&[(2, Ending::Killed(SIGKILL))]));
+        assert_eq!(actions[0], Action::Announce(cause));
+        assert_eq!(job.outcome().also_failed, [(Rank(0), Ending::Exited(3))]);
+        assert_eq!(job.outcome().exit_code, 137);
+    }
+
+    #[test]
+    fn without_a_signal_the_first_that_was_seen_is_blamed_when_all_have_ended() {
+        let mut job = Supervision::new(2);
+        job.on_event(ended(&[(1, Ending::Exited(4))]));
+        let actions = job.on_event(ended(&[(0, Ending::Exited(5))]));
+        assert_eq!(actions[0], Action::Announce(Cause::Failure(Rank(1), Ending::Exited(4))));
+        assert_eq!(job.outcome().exit_code, 4);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod worker;
 pub use worker::Aligned;
 
 use super::{
-    INCOMPLETE,
+    INCOMPLETE, Scratch,
     group::Group,
     idleness::Watch,
     interrupt::Interrupt,
@@ -23,7 +23,6 @@ use super::{
     protocol::Turn,
     statistics::median,
     table::Style,
-    temporary_folder,
     workload::{Sizes, Workload},
 };
 use crate::exit::UsageError;
@@ -124,7 +123,7 @@ pub struct PredictArgs {
 pub fn run(args: PredictArgs) -> Result<ExitCode> {
     let grid = grid(&args)?;
     let interrupt = Interrupt::listen()?;
-    let temporary = temporary_folder()?;
+    let temporary = Scratch::make()?;
     if cfg!(debug_assertions) {
         eprintln!("Warning: this is a debug build; workers are many times too slow.");
     }
