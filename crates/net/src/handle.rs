@@ -29,13 +29,13 @@ pub(crate) struct Completion {
 #[derive(Default)]
 struct Ending {
     error: Option<Arc<OpError>>,
-    callback: Option<Callback>,
+    callbacks: Vec<Callback>,
 }
 
 impl Completion {
     pub(crate) fn finish(&self, outcome: Outcome) {
         let mut ending = self.ending.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let callback = ending.callback.take();
+        let callbacks = std::mem::take(&mut ending.callbacks);
         match &outcome {
             Ok(()) => self.state.store(DONE, Ordering::Release),
             Err(error) => {
@@ -44,8 +44,8 @@ impl Completion {
             }
         }
         drop(ending);
-        if let Some(callback) = callback {
-            callback(outcome);
+        for callback in callbacks {
+            callback(outcome.clone());
         }
     }
 
@@ -64,7 +64,7 @@ impl Completion {
     pub(crate) fn when_done(&self, callback: Callback) {
         let mut ending = self.ending.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.state.load(Ordering::Acquire) == PENDING {
-            ending.callback = Some(callback);
+            ending.callbacks.push(callback);
             return;
         }
         drop(ending);
@@ -77,5 +77,31 @@ impl Completion {
 impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completion").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn every_callback_is_called_once_whether_it_came_before_the_end_or_after() {
+        let completion = Completion::default();
+        let calls = Arc::new(AtomicU32::new(0));
+        let count = || {
+            let calls = calls.clone();
+            Box::new(move |outcome: Outcome| {
+                assert!(outcome.is_ok());
+                calls.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        completion.when_done(count());
+        completion.when_done(count());
+        assert_eq!((completion.outcome(), calls.load(Ordering::Relaxed)), (None, 0));
+        completion.finish(Ok(()));
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        completion.when_done(count());
+        assert_eq!((completion.outcome(), calls.load(Ordering::Relaxed)), (Some(Ok(())), 3));
     }
 }
