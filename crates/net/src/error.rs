@@ -114,7 +114,10 @@ pub enum NetError {
         source: io::Error,
     },
     /// Check that the other side runs and that no firewall is between.
-    #[error("no connection within {} s: {}", Seconds(*.waited), SystemError(.source))]
+    #[error(
+        "no connection within {} s: {}; see whether it runs there, and whether a firewall is between",
+        Seconds(*.waited), SystemError(.source)
+    )]
     Unreachable {
         /// How long we tried.
         waited: Duration,
@@ -154,10 +157,14 @@ pub enum NetError {
     )]
     WrongSecret,
     /// The other side is stopping, or too many others knock at once: try again.
-    #[error("the other side closed the connection before it said anything")]
+    #[error("the other side closed the connection before it said anything; try again")]
     TurnedAway,
     /// The other side hangs, or something else listens there.
-    #[error("the other side was silent for {} s while we waited for {awaited}", Seconds(*.waited))]
+    #[error(
+        "the other side was silent for {} s while we waited for {awaited}; see whether it hangs, or \
+         whether something else listens there",
+        Seconds(*.waited)
+    )]
     Silent {
         /// What should have come.
         awaited: &'static str,
