@@ -42,6 +42,6 @@ pub use check::{CheckReport, CheckedFlow};
 pub use error::{Error, Result};
 pub use measure::{Flow, MeasuredFlow, Throughput};
 pub use script::{LinkChange, Script, ScriptEvent};
-pub use shaping::Shaper;
+pub use shaping::{Shaper, burst_bytes};
 pub use spec::{Spec, Target};
 pub use testbed::{NAMESPACES_VARIABLE, Testbed, enter_host};

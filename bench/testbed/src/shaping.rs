@@ -161,7 +161,8 @@ fn rate64(rate: Rate) -> [u8; 8] {
     (rate.bytes_per_second() as u64).to_ne_bytes()
 }
 
-fn burst_bytes(rate: Rate) -> u32 {
+/// What a link of this rate lets through at once after it stood idle.
+pub fn burst_bytes(rate: Rate) -> u32 {
     (rate.bytes_per_second() * BURST_SECONDS).max(MIN_BURST_BYTES) as u32
 }
 

@@ -3,9 +3,11 @@
 //! A chunk starts when it is the most urgent one that is ready and the bytes handed to the transport
 //! and not yet delivered are below the credit (so one chunk may overdraw it). First come, first
 //! served is the same rule with one priority and unlimited credit. Only a rank's own start of a chunk
-//! waits here; what other ranks have started is never held up.
+//! waits here; what other ranks have started is never held up. And the order in which a worker serves
+//! its peers, which is the same on both clocks.
 
 use crate::event::OpId;
+use paceline_job::Rank;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Smaller is more urgent. For gradients: the order in which the next forward pass needs them.
@@ -64,6 +66,17 @@ impl Scheduler {
     }
 }
 
+/// The worker that `me` serves in its `place`-th turn. Every worker begins with the one after it: if all
+/// began with the first, they would meet in its queue and leave others' empty.
+pub fn peer_in_turn(me: Rank, place: usize, size: usize) -> Rank {
+    Rank(((me.index() + 1 + place) % size) as u32)
+}
+
+/// The turn in which `me` serves `peer`: the inverse of [`peer_in_turn`].
+pub fn turn_of(me: Rank, peer: Rank, size: usize) -> usize {
+    (peer.index() + size - me.index() - 1) % size
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +108,15 @@ mod tests {
             scheduler.handed(1 << 40);
             assert_eq!(scheduler.next().map(|(_, op)| op), Some(op));
             scheduler.exhausted();
+        }
+    }
+
+    #[test]
+    fn every_worker_serves_all_and_begins_with_the_one_after_it() {
+        for me in (0..5).map(Rank) {
+            let served: Vec<Rank> = (0..5).map(|place| peer_in_turn(me, place, 5)).collect();
+            assert_eq!(served[0], Rank((me.0 + 1) % 5));
+            assert!((0..5).all(|place| turn_of(me, served[place], 5) == place));
         }
     }
 }

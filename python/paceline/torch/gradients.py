@@ -77,12 +77,12 @@ class Gradient:
         return arrives.is_completed() if isinstance(arrives, Work) else arrives.done()
 
     def finish(self) -> None:
-        """Wait for the average, and see that nobody wrote meanwhile."""
-        assert self.arrives is not None and self.tensor is not None
-        try:
-            self.arrives.wait()
-        finally:
-            self.arrives = None
+        """Wait for the average, if it is in flight, and see that nobody wrote meanwhile."""
+        arrives, self.arrives = self.arrives, None
+        if arrives is None:
+            return
+        arrives.wait()
+        assert self.tensor is not None
         if self.tensor._version != self.version:
             raise PacelineError(
                 f"the gradient of `{self.name}` was written while it was in flight; call synchronize() before "

@@ -73,7 +73,7 @@ def broadcast_parameters(
     """
     items = parameters.items() if isinstance(parameters, Mapping) else parameters
     named = [(name, value) for name, value in items if isinstance(value, torch.Tensor)]
-    _same_everywhere([(name, tuple(value.shape), str(value.dtype)) for name, value in named], root_rank)
+    same_everywhere([(name, tuple(value.shape), str(value.dtype)) for name, value in named], root_rank)
     for _, value in named:
         broadcast_(value.data, root_rank)
 
@@ -88,7 +88,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     """
     ours = optimizer.state_dict()
     layout = [len(group["params"]) for group in ours["param_groups"]]
-    _same_everywhere(layout, root_rank)
+    same_everywhere(layout, root_rank)
     state = _broadcast_object(_without_tensors(ours) if world.rank() == root_rank else None, root_rank)
     filled = _with_tensors(state, ours if world.rank() == root_rank else None, root_rank)
     if world.rank() != root_rank:
@@ -140,7 +140,7 @@ def _broadcast_object(value: Any, root_rank: int) -> Any:
     return pickle.loads(broadcast_(data, root_rank).numpy().tobytes())
 
 
-def _same_everywhere(ours: Any, root_rank: int) -> None:
+def same_everywhere(ours: Any, root_rank: int) -> None:
     """Refuse lists that differ, on every worker, before anything is overwritten."""
     theirs = _broadcast_object(ours, root_rank)
     agree = all_reduce_(torch.tensor([theirs == ours], dtype=torch.uint8), dist.ReduceOp.MIN)

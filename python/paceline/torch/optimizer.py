@@ -74,7 +74,7 @@ class DistributedOptimizer(Optimizer):
         }
         self._check_parameters()
         if self._worker.size > 1:
-            horovod._same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
+            horovod.same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
             if broadcast:
                 horovod.broadcast_parameters(_parameters_and_buffers(model))
         self._attachments = self._attach(model)
@@ -146,9 +146,10 @@ class DistributedOptimizer(Optimizer):
         # What nobody used but was zeroed instead of dropped decays like the others.
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
         self._pending = Step(self._inner, due)
-        if hooked or all(gradient.is_done() for gradient in due):
+        if hooked:
             self.synchronize()
-            self.drain()
+            # As the class has it, with the hooks around it.
+            self._update(due, lambda: type(self._inner).step(self._inner))
         else:
             self._update(self._done())
 
@@ -159,24 +160,22 @@ class DistributedOptimizer(Optimizer):
             self._pending.afterwards = to_none if set_to_none else to_zero
         for gradient in self._gradients.values():
             if gradient.parameter not in waiting:
-                if gradient.arrives is not None:
-                    gradient.finish()
+                gradient.finish()
                 gradient.reset()
                 (to_none if set_to_none else to_zero)(gradient.parameter)
 
     def synchronize(self) -> None:
         """Wait until every posted gradient holds the average; nothing is updated."""
         for gradient in self._gradients.values():
-            if gradient.arrives is not None:
-                gradient.finish()
+            gradient.finish()
 
     def drain(self) -> None:
         """Wait until every update of the last step is made."""
         if self._pending is not None:
-            for gradient in list(self._pending.waiting.values()):
-                if gradient.arrives is not None:
-                    gradient.finish()
-            self._update(list(self._pending.waiting.values()))
+            due = list(self._pending.waiting.values())
+            for gradient in due:
+                gradient.finish()
+            self._update(due)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -229,23 +228,18 @@ class DistributedOptimizer(Optimizer):
         if self._pending is None:
             return
         waiting = self._pending.waiting
-        for parameter in module.parameters(recurse=False):
-            if parameter in waiting:
-                self._arrive(waiting[parameter])
-        if any(parameter in waiting for parameter in module.parameters(recurse=False)):
+        needed = [waiting[one] for one in module.parameters(recurse=False) if one in waiting]
+        for gradient in needed:
+            gradient.finish()
+        if needed:
             # Whatever else has arrived by now is updated with them: few large updates cost less than many.
             self._update(self._done())
 
-    def _arrive(self, gradient: Gradient) -> None:
-        if gradient.arrives is not None:
-            gradient.finish()
-
     def _done(self) -> list[Gradient]:
         assert self._pending is not None
-        waiting = self._pending.waiting.values()
-        done = [gradient for gradient in waiting if gradient.is_done()]
+        done = [gradient for gradient in self._pending.waiting.values() if gradient.is_done()]
         for gradient in done:
-            self._arrive(gradient)
+            gradient.finish()
         return done
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
@@ -269,12 +263,12 @@ class DistributedOptimizer(Optimizer):
             )
         gradient.start(self._worker, self._priority(gradient))
 
-    def _update(self, due: Sequence[Gradient]) -> None:
+    def _update(self, due: Sequence[Gradient], how: Callable[[], Any] | None = None) -> None:
         step = self._pending
         if step is None:
             return
         if due:
-            step.update(self._inner, self._step_of_one, due)
+            step.update(self._inner, how or self._step_of_one, due)
         if not step.waiting:
             self._pending = None
 

@@ -181,6 +181,19 @@ def accumulation_counts_passes(rank: int) -> None:
     assert equal(model, other)
 
 
+def step_hooks_are_called_once_a_step(rank: int) -> None:
+    model, optimizer, loss = small(rank)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    for _ in range(2):
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert calls == ["before", "after"] * 2, calls
+    assert same_everywhere(model)
+
+
 def raises(text: str, action: Callable) -> None:
     try:
         action()
@@ -244,6 +257,7 @@ CASES = (
     clipping_is_of_averages,
     scalers_skip_together,
     accumulation_counts_passes,
+    step_hooks_are_called_once_a_step,
     misuse_is_named,
     use_outside_forward_is_refused,
     different_models_are_refused_everywhere,

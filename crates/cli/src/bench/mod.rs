@@ -229,7 +229,7 @@ pub fn run(args: AllReduceArgs) -> Result<ExitCode> {
         left_out,
         rows,
     };
-    publish(&report, &args)?;
+    publish(&report, |style| report.render(style), args.markdown, args.json.as_deref())?;
     Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
@@ -372,16 +372,21 @@ fn machine(busy_before: f64) -> Machine {
     Machine { processor: processor.to_string(), kernel: kernel.trim().to_string(), busy_before }
 }
 
-fn publish(report: &Report, args: &AllReduceArgs) -> Result<()> {
-    let style = if args.markdown { Style::Markdown } else { Style::Plain };
+/// Prints a report as a table, and writes it to a file; `-` prints it as JSON instead.
+fn publish(
+    report: &impl serde::Serialize,
+    render: impl Fn(Style) -> String,
+    markdown: bool,
+    file: Option<&Path>,
+) -> Result<()> {
     let json = || serde_json::to_string_pretty(report).context("write the report as JSON");
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", json()?),
-        Some(file) => {
-            fs::write(file, json()? + "\n").with_context(|| format!("write {}", file.display()))?;
-            print!("{}", report.render(style));
+    if let Some(file) = file {
+        if file.as_os_str() == "-" {
+            println!("{}", json()?);
+            return Ok(());
         }
-        None => print!("{}", report.render(style)),
+        fs::write(file, json()? + "\n").with_context(|| format!("write {}", file.display()))?;
     }
+    print!("{}", render(if markdown { Style::Markdown } else { Style::Plain }));
     Ok(())
 }

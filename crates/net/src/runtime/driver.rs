@@ -14,6 +14,7 @@ use paceline_job::{Rank, Time, View, ViewVersion};
 use paceline_sync::{
     event::{Action, Event, Loc, OpError, OpId, Payload, Post, Report},
     frame::{Header, Kind, OpKey},
+    scheduler::peer_in_turn,
     slab::Key,
 };
 use std::{
@@ -183,13 +184,12 @@ impl Driver {
             self.core.engine.next_tick().map_or(Time(u64::MAX), |tick| tick.max(soonest));
     }
 
-    /// Give links what they can take. Says whether anything went out. Every worker begins with the one
-    /// after it: if all began with the first, they would meet in its queue and leave others' empty.
+    /// Give links what they can take, in turn. Says whether anything went out.
     fn flush(&mut self) -> bool {
         let mut any = false;
-        let after_us = self.core.engine.rank().index() + 1;
-        for place in 0..self.links.len() {
-            let index = (after_us + place) % self.links.len();
+        let (me, size) = (self.core.engine.rank(), self.links.len());
+        for place in 0..size {
+            let index = peer_in_turn(me, place, size).index();
             let flushed = match &mut self.links[index] {
                 None => continue,
                 Some(Link::Tcp { connections, .. }) => {

@@ -9,8 +9,8 @@ use crate::{config::NetworkConfig, error::ReplayError, random::Random, timeline:
 pub(crate) use connection::{Body, Frame};
 use connection::{Connection, Surroundings};
 use links::{Link, Links, Path};
-use paceline_job::{Rate, Time, Topology, View};
-use paceline_sync::slab::Key;
+use paceline_job::{Rank, Rate, Time, Topology, View};
+use paceline_sync::{scheduler::turn_of, slab::Key};
 use queues::{Queues, Wire};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -258,12 +258,12 @@ impl<P> Network<P> {
     /// time moves on.
     pub(crate) fn settle(&mut self, now: Time, timeline: &mut Timeline) {
         if let Some(queues) = &mut self.queues {
-            // A worker's kernel is given what it has for its peers in their order, the one after it first.
+            // A worker's kernel is given what it has for its peers in turn.
             let mut pending = std::mem::take(&mut queues.pending);
-            let ranks = self.peers.len() as u32;
+            let size = self.peers.len();
             pending.sort_unstable_by_key(|index| {
                 let Connection { from, to, .. } = self.connections[*index as usize];
-                (from, (to + ranks - from) % ranks)
+                (from, turn_of(Rank(from), Rank(to), size))
             });
             pending.dedup();
             for index in pending {

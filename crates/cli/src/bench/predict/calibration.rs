@@ -8,7 +8,7 @@ use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
 };
-use paceline_testbed::Spec;
+use paceline_testbed::{Spec, burst_bytes};
 use std::{sync::Arc, time::Duration};
 
 use super::grid::topology_of;
@@ -16,9 +16,6 @@ use super::grid::topology_of;
 /// The share of the latency by which a message may come earlier or later: a sleeper is not always woken as fast.
 const SPREAD: f64 = 1.0 / 3.0;
 
-/// What the testbed's shapers let through at once: so much, or so many seconds of the rate if that is more.
-const LEAST_BURST_BYTES: u64 = 128 << 10;
-const BURST_SECONDS: f64 = 0.001;
 /// What the kernel hands to a queue in one piece: as many packets of 1448 bytes as fit into 64 KiB with their headers.
 const SEGMENT_BYTES: u64 = 45 * 1448;
 
@@ -67,18 +64,14 @@ pub fn barrier_post() -> Post {
 
 /// How long workers rest between all-reduces: long enough for any of the network's token buckets to fill.
 pub fn rest(spec: &Spec) -> Duration {
-    Duration::from_secs_f64(2.0 * burst_bytes(spec) as f64 / spec.rate.bytes_per_second())
-}
-
-fn burst_bytes(spec: &Spec) -> u64 {
-    let burst = spec.rate.bytes_per_second() * BURST_SECONDS;
-    (burst as u64).max(LEAST_BURST_BYTES)
+    let burst = f64::from(burst_bytes(spec.rate));
+    Duration::from_secs_f64(2.0 * burst / spec.rate.bytes_per_second())
 }
 
 /// What the replay is told of the network, apart from its topology.
 pub fn model(spec: &Spec, latency: Latency) -> ClusterConfig {
     let shaping = Shaping {
-        burst_bytes: burst_bytes(spec),
+        burst_bytes: u64::from(burst_bytes(spec.rate)),
         segment_bytes: SEGMENT_BYTES,
         // The kernel's own rule suffices: no more than two others of its size in front of a segment.
         small_queue_bytes: 0,

@@ -21,8 +21,8 @@ use super::{
     machine,
     progress::Progress,
     protocol::Turn,
+    publish,
     statistics::median,
-    table::Style,
     workload::{Sizes, Workload},
 };
 use crate::exit::UsageError;
@@ -34,7 +34,6 @@ use paceline_sync::check_strategy;
 use paceline_testbed::{CheckReport, Spec, Testbed};
 use report::{Cell, NetworkReport, Report};
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -148,7 +147,7 @@ pub fn run(args: PredictArgs) -> Result<ExitCode> {
         settings: grid.settings.clone(),
         networks,
     };
-    publish(&report, &args)?;
+    publish(&report, |style| report.render(style), args.markdown, args.json.as_deref())?;
     Ok(if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
@@ -296,18 +295,4 @@ fn idle_latency(check: &CheckReport) -> Result<Duration> {
 /// The all-reduces of a turn that has a barrier after each.
 fn without_barriers(turn: Turn) -> Turn {
     Turn { seconds: turn.seconds.into_iter().step_by(2).collect(), ..turn }
-}
-
-fn publish(report: &Report, args: &PredictArgs) -> Result<()> {
-    let style = if args.markdown { Style::Markdown } else { Style::Plain };
-    let json = || serde_json::to_string_pretty(report).context("write the report as JSON");
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{}", json()?),
-        Some(file) => {
-            fs::write(file, json()? + "\n").with_context(|| format!("write {}", file.display()))?;
-            print!("{}", report.render(style));
-        }
-        None => print!("{}", report.render(style)),
-    }
-    Ok(())
 }
