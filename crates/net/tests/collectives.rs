@@ -169,8 +169,38 @@ fn the_other_collectives_move_the_right_blocks() {
 }
 
 #[test]
+fn servers_apart_sum_what_the_workers_hold_and_serve_no_smaller_group() {
+    let (size, workers, len) = (5, 3, 20_000);
+    for wiring in WIRINGS {
+        let settings = with_strategy("parameter_server:2:apart");
+        cluster::run(size, settings, wiring, |worker| {
+            let me = worker.rank().0;
+            let mut data = contribution(me, len);
+            worker.all_reduce("sum", &mut data, ReduceOp::Sum).unwrap();
+            assert!(data == expected_sum(workers, len), "rank {me}, {wiring:?}");
+
+            let mut mean = vec![me as f32; 10];
+            worker.all_reduce("mean", &mut mean, ReduceOp::Average).unwrap();
+            assert_eq!(mean, [1.0; 10], "rank {me}, {wiring:?}");
+
+            // Two workers and a server, among themselves.
+            let group = [Rank(0), Rank(2), Rank(4)];
+            if group.contains(&worker.rank()) {
+                let mut data = vec![me as f32; 10];
+                let sum = Collective::AllReduce { len: 10 };
+                let operation = Operation::new("group", sum).group(group.into());
+                worker.run_in_place(operation, &mut data).unwrap();
+                assert_eq!(data, [6.0; 10], "rank {me}, {wiring:?}");
+            }
+            worker.barrier("end").unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_recorded_run_gives_the_same_actions_on_a_fresh_engine() {
-    for strategy in strategy::all() {
+    let apart = strategy::by_name("parameter_server:1:apart").unwrap();
+    for strategy in strategy::all().into_iter().chain([apart]) {
         for wiring in [Wiring::Shared, Wiring::Tcp] {
             let record = || WorkerConfig { record: true, ..WorkerConfig::default() };
             let settings = with_strategy(&strategy.name());

@@ -171,7 +171,7 @@ impl Span {
 /// What a strategy leaves on every member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Semantics {
-    /// Every contribution exactly once.
+    /// Every contribution exactly once; see [`Strategy::contributors`].
     Reduce,
     /// A doubly stochastic mixing of the members' values; repeated use brings them together.
     Averaging,
@@ -188,6 +188,12 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// What it leaves on every member.
     fn semantics(&self) -> Semantics {
         Semantics::Reduce
+    }
+
+    /// How many members of a group contribute, the first ones; the others only serve, and end with
+    /// the same result.
+    fn contributors(&self, members: u32) -> u32 {
+        members
     }
 
     /// The program of `site.me` for the chunk `span`. In and out have the same offsets.

@@ -3,7 +3,7 @@
 
 use crate::{
     program::{Site, Strategy},
-    strategy::{AutoTable, CostModel, UnknownStrategy, find},
+    strategy::{AutoTable, CostModel, ParameterServer, UnknownStrategy, find},
 };
 use paceline_job::{StrategyChoice, View};
 use rustc_hash::FxHashMap;
@@ -21,15 +21,40 @@ pub fn check_strategy(choice: &StrategyChoice) -> Result<(), UnknownStrategy> {
 #[derive(Debug)]
 pub(crate) struct Resolver {
     model: CostModel,
-    fixed: Option<Arc<dyn Strategy>>,
+    fixed: Option<Fixed>,
     /// One table per layout of hosts: a job has a handful of groups.
     tables: FxHashMap<Arc<[u32]>, AutoTable>,
 }
 
+/// The strategy that a view names.
+#[derive(Clone, Debug)]
+struct Fixed {
+    /// Members of the view.
+    members: u32,
+    /// Among all of them.
+    everybody: Arc<dyn Strategy>,
+    /// In smaller groups. Members who only serve, serve the whole view: in a smaller group
+    /// everybody's contribution counts.
+    groups: Arc<dyn Strategy>,
+}
+
+impl Fixed {
+    fn new(name: &str, members: u32) -> Result<Fixed, UnknownStrategy> {
+        let everybody = find(name)?;
+        let groups = match everybody.contributors(members) {
+            workers if workers < members => Arc::new(ParameterServer::All),
+            _ => everybody.clone(),
+        };
+        Ok(Fixed { members, everybody, groups })
+    }
+}
+
 impl Resolver {
     pub(crate) fn for_view(view: &View) -> Result<Resolver, UnknownStrategy> {
-        let name = view.settings.strategy.0.as_str();
-        let fixed = if name == StrategyChoice::AUTO { None } else { Some(find(name)?) };
+        let fixed = match view.settings.strategy.0.as_str() {
+            StrategyChoice::AUTO => None,
+            name => Some(Fixed::new(name, view.size() as u32)?),
+        };
         Ok(Resolver { model: CostModel::for_view(view), fixed, tables: FxHashMap::default() })
     }
 
@@ -39,8 +64,8 @@ impl Resolver {
     }
 
     pub(crate) fn strategy(&mut self, bytes: u64, site: &Site) -> Arc<dyn Strategy> {
-        if let Some(strategy) = &self.fixed {
-            return strategy.clone();
+        if let Some(Fixed { members, everybody, groups }) = &self.fixed {
+            return if site.members() == *members { everybody.clone() } else { groups.clone() };
         }
         let model = &self.model;
         let table = self
@@ -53,7 +78,7 @@ impl Resolver {
     /// What a group on these hosts uses for which size, and why.
     pub(crate) fn table(&self, hosts: &[u32]) -> AutoTable {
         match &self.fixed {
-            Some(strategy) => AutoTable::fixed(strategy.clone()),
+            Some(fixed) => AutoTable::fixed(fixed.everybody.clone()),
             None => AutoTable::new(hosts, &self.model),
         }
     }

@@ -10,8 +10,11 @@ use std::sync::Arc;
 
 /// The usual ones, and the ones with parameters.
 fn every_strategy() -> Vec<Arc<dyn Strategy>> {
-    let parameterised = ["parameter_server:1", "parameter_server:2", "parameter_server:5"];
-    let named = parameterised.into_iter().filter_map(strategy::by_name);
+    let parameters = ["1", "2", "5", "1:apart", "3:apart", "40:apart"];
+    let named = parameters.map(|parameters| {
+        let name = format!("parameter_server:{parameters}");
+        strategy::by_name(&name).unwrap_or_else(|| panic!("{name} is not known"))
+    });
     strategy::all().into_iter().chain(named).collect()
 }
 
@@ -29,7 +32,7 @@ fn programs(
 }
 
 fn prove(strategy: &dyn Strategy, hosts: &[u32], step: u64, seed: u64, span: Span) -> Proof {
-    let expect = Expectation::of_strategy(strategy.semantics(), hosts.len() as u32, span);
+    let expect = Expectation::of_strategy(strategy, hosts.len() as u32, span);
     check(&programs(strategy, hosts, step, seed, span), &expect)
         .unwrap_or_else(|violation| panic!("{strategy:?} on {hosts:?}, {span:?}: {violation}"))
 }
@@ -69,7 +72,7 @@ proptest! {
     #[test]
     fn every_strategy_is_right_for_any_layout(
         hosts in prop::collection::vec(0_u32..6, 1..40),
-        which in 0_usize..10,
+        which in 0_usize..13,
         offset in 0_u64..1000,
         len in 0_u64..300,
         step in any::<u64>(),
@@ -149,9 +152,9 @@ fn gossip_brings_members_together_whatever_the_seed() {
 
 #[test]
 fn more_servers_than_members_are_as_many_as_members() {
-    let many = strategy::ParameterServer { servers: Some(99) };
-    let all = strategy::ParameterServer::default();
-    for (left, right) in programs(&many, &[0; 6], 0, 0, Span { offset: 0, len: 60 })
+    let many = strategy::by_name("parameter_server:99").unwrap();
+    let (many, all) = (many.as_ref(), strategy::ParameterServer::All);
+    for (left, right) in programs(many, &[0; 6], 0, 0, Span { offset: 0, len: 60 })
         .iter()
         .zip(&programs(&all, &[0; 6], 0, 0, Span { offset: 0, len: 60 }))
     {
@@ -161,4 +164,22 @@ fn more_servers_than_members_are_as_many_as_members() {
             }
         }
     }
+}
+
+#[test]
+fn servers_apart_contribute_nothing_and_leave_the_workers_two_chunks_on_the_wire() {
+    let apart = strategy::by_name("parameter_server:2:apart").unwrap();
+    let (span, hosts) = (Span { offset: 0, len: 600 }, [0; 5]);
+    assert_eq!(apart.contributors(5), 3);
+    let programs = programs(apart.as_ref(), &hosts, 0, 0, span);
+    for server in &programs[3..] {
+        let instrs = |lane| (0..).map_while(move |pc| server.instr(lane, pc));
+        let mut reads = (0..server.lanes()).flat_map(instrs).map(|instr| format!("{instr:?}"));
+        assert!(reads.all(|instr| !instr.contains("Own")), "a server reads its own input");
+    }
+    let everybody = check(&programs, &Expectation::all_reduce(5, span));
+    assert!(everybody.is_err(), "five contributions were found where three were made");
+    // Each of three workers hands in a chunk; each server answers them and the other server.
+    let proof = prove(apart.as_ref(), &hosts, 0, 0, span);
+    assert_eq!((proof.rounds, proof.elements), (2, 3 * 600 + 2 * 4 * 300));
 }

@@ -169,10 +169,13 @@ impl Subject for Measured {
     }
 
     fn sums(&self) -> Sums {
-        let strategy = strategy::by_name(&self.worker.view().settings.strategy.0);
-        match strategy.map(|strategy| strategy.semantics()) {
-            Some(Semantics::Averaging) => Sums::OfTwo,
-            Some(Semantics::Reduce) | None => Sums::OfAll,
+        let ranks = self.worker.size() as u32;
+        match strategy::by_name(&self.worker.view().settings.strategy.0) {
+            None => Sums::OfFirst(ranks),
+            Some(strategy) => match strategy.semantics() {
+                Semantics::Averaging => Sums::OfTwo,
+                Semantics::Reduce => Sums::OfFirst(strategy.contributors(ranks)),
+            },
         }
     }
 

@@ -8,8 +8,8 @@ use std::io::{BufRead, Write};
 /// Whose contributions a rank's values hold after an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// Everybody's.
-    OfAll,
+    /// Those of the first so many ranks, usually all.
+    OfFirst(u32),
     /// Its own and those of one other rank, or of nobody else if it was left over.
     OfTwo,
 }
@@ -24,7 +24,7 @@ pub trait Subject {
 
     /// What its all-reduce comes to.
     fn sums(&self) -> Sums {
-        Sums::OfAll
+        Sums::OfFirst(self.place().1)
     }
 
     /// Replaces the buffers by new ones of these lengths, in elements.
@@ -100,7 +100,7 @@ fn sums_are_right(subject: &mut dyn Subject) -> Result<bool> {
     subject.all_reduce()?;
     let mine = rank + 1;
     let factors: Vec<u32> = match subject.sums() {
-        Sums::OfAll => vec![ranks * (ranks + 1) / 2],
+        Sums::OfFirst(workers) => vec![workers * (workers + 1) / 2],
         Sums::OfTwo => {
             let others = (1..=ranks).filter(|other| *other != mine);
             let left_over = (ranks % 2 == 1).then_some(mine);

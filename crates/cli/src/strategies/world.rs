@@ -96,7 +96,13 @@ impl<'a> World<'a> {
         let WorldSize { ranks, hosts } = self.size;
         let promises = match self.strategy.semantics() {
             Semantics::Reduce => [
-                "Every rank ends with every rank's contribution, exactly once.".to_string(),
+                match self.strategy.contributors(ranks) {
+                    workers if workers < ranks => format!(
+                        "Every rank ends with the contributions of ranks 0 to {}, exactly once; the others only serve.",
+                        workers - 1,
+                    ),
+                    _ => "Every rank ends with every rank's contribution, exactly once.".to_string(),
+                },
                 "All ranks add an element in the same order: results are equal to the last bit.".to_string(),
             ],
             Semantics::Averaging => [
@@ -158,7 +164,7 @@ impl<'a> World<'a> {
     }
 
     fn expectation(&self) -> Expectation {
-        Expectation::of_strategy(self.strategy.semantics(), self.size.ranks, self.span)
+        Expectation::of_strategy(self.strategy, self.size.ranks, self.span)
     }
 
     /// For averaging strategies: what is left of the disagreement after some steps, for the element that

@@ -5,12 +5,14 @@
 
 use crate::{
     collective::Collective,
-    program::{Member, Semantics, Span},
+    program::{Member, Semantics, Span, Strategy},
 };
 
 /// What each member is given and must end with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
+    /// The first so many members contribute to totals and mixtures.
+    pub contributors: u32,
     /// Whether input and output are the same memory. The stricter case where it is allowed at all.
     pub in_place: bool,
     /// One per member.
@@ -38,7 +40,7 @@ pub struct Wanted {
 /// The content of a range; `from` is the input element that belongs to the range's first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Every member's input, exactly once.
+    /// Every contributor's input, exactly once.
     Total {
         /// First element.
         from: u64,
@@ -58,33 +60,40 @@ pub enum What {
 }
 
 impl Expectation {
-    /// Every contribution on every member, in place.
+    /// Every member's contribution on every member, in place.
     pub fn all_reduce(members: u32, span: Span) -> Expectation {
-        Expectation::everywhere(members, span, What::Total { from: span.offset })
+        Expectation::everywhere(members, members, span, What::Total { from: span.offset })
     }
 
     /// A fair mixing on every member, in place.
     pub fn averaging(members: u32, span: Span) -> Expectation {
-        Expectation::everywhere(members, span, What::Mixture { from: span.offset })
+        Expectation::everywhere(members, members, span, What::Mixture { from: span.offset })
     }
 
     /// What a strategy promises for a chunk.
-    pub fn of_strategy(semantics: Semantics, members: u32, span: Span) -> Expectation {
-        match semantics {
-            Semantics::Reduce => Expectation::all_reduce(members, span),
-            Semantics::Averaging => Expectation::averaging(members, span),
-        }
+    pub fn of_strategy(strategy: &dyn Strategy, members: u32, span: Span) -> Expectation {
+        let from = span.offset;
+        let what = match strategy.semantics() {
+            Semantics::Reduce => What::Total { from },
+            Semantics::Averaging => What::Mixture { from },
+        };
+        Expectation::everywhere(members, strategy.contributors(members), span, what)
     }
 
     /// What a whole collective promises, all chunks together, given what each member posts.
     pub fn of_collective(posts: &[Collective]) -> Expectation {
         let shares = (0..posts.len() as Member).map(|me| share(posts, me)).collect();
-        Expectation { in_place: posts.iter().all(Collective::in_place_allowed), shares }
+        let in_place = posts.iter().all(Collective::in_place_allowed);
+        Expectation { contributors: posts.len() as u32, in_place, shares }
     }
 
-    fn everywhere(members: u32, span: Span, what: What) -> Expectation {
-        let share = Share { input: span, output: vec![Wanted { span, what }] };
-        Expectation { in_place: true, shares: vec![share; members as usize] }
+    /// Those who do not contribute have no input that could be read.
+    fn everywhere(members: u32, contributors: u32, span: Span, what: What) -> Expectation {
+        let share = |member| Share {
+            input: if member < contributors { span } else { Span { len: 0, ..span } },
+            output: vec![Wanted { span, what }],
+        };
+        Expectation { contributors, in_place: true, shares: (0..members).map(share).collect() }
     }
 }
 

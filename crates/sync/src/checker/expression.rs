@@ -16,7 +16,6 @@ pub(super) struct ExprId(u32);
 /// All sums seen in one execution.
 #[derive(Debug)]
 pub(super) struct Expressions {
-    members: u32,
     nodes: Vec<Node>,
     sums: FxHashMap<(ExprId, ExprId), ExprId>,
 }
@@ -40,7 +39,7 @@ impl Expressions {
                 Node { parts: None, contributors, count: 1 }
             })
             .collect();
-        Expressions { members, nodes, sums: FxHashMap::default() }
+        Expressions { nodes, sums: FxHashMap::default() }
     }
 
     pub(super) fn contribution(member: Member) -> ExprId {
@@ -82,9 +81,9 @@ impl Expressions {
         self.contributors(id)[member as usize / 64] >> (member % 64) & 1 == 1
     }
 
-    /// The first member who does not contribute.
-    pub(super) fn missing(&self, id: ExprId) -> Option<Member> {
-        (0..self.members).find(|member| !self.contributes(id, *member))
+    /// The first of so many members who does not contribute.
+    pub(super) fn missing(&self, id: ExprId, members: u32) -> Option<Member> {
+        (0..members).find(|member| !self.contributes(id, *member))
     }
 
     /// For people: `((0+1)+2)`, cut off after a line.
@@ -136,6 +135,6 @@ mod tests {
         let left = all.sum(ab, c).unwrap();
         assert_ne!(all.sum(a, bc), Ok(left));
         assert_eq!(all.sum(left, bc), Err(1));
-        assert_eq!((all.count(left), all.missing(left), all.missing(ab)), (3, None, Some(2)));
+        assert_eq!((all.count(left), all.missing(left, 3), all.missing(ab, 3)), (3, None, Some(2)));
     }
 }

@@ -183,8 +183,8 @@ fn check_outputs(outcome: &Outcome, expect: &Expectation) -> Result<Vec<Held>, V
                     return Err(Violation::WrongContent { member, element, found, expected });
                 }
                 if let Some(kind) = kind {
-                    let missing = all.missing(value.expr).filter(|_| kind == Kind::Total);
-                    if let Some(contributor) = missing {
+                    let missing = all.missing(value.expr, expect.contributors);
+                    if let Some(contributor) = missing.filter(|_| kind == Kind::Total) {
                         return Err(Violation::Missing { member, contributor, element });
                     }
                     let (divisor, contributions) = (value.divisor, all.count(value.expr));

@@ -6,14 +6,14 @@
 
 use crate::program::{Dest, Instr, Member, Source};
 
-/// A fold over `count` contributors, of whom the folder is number `mine`.
+/// A fold over `count` contributors, of whom the folder is number `mine`, or none.
 ///
 /// It takes exactly `count` instructions, and contributor `i` is received by the `i`-th, so that a
 /// sender knows its slot without knowing the folder's place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fold {
     pub(crate) count: u32,
-    pub(crate) mine: u32,
+    pub(crate) mine: Option<u32>,
 }
 
 impl Fold {
@@ -32,17 +32,17 @@ impl Fold {
         let partial = Source::Reg(0, 0);
         // The first two contributions meet in one instruction: if mine is one of them, no copy of
         // it is made, and its place in the list is an instruction that does nothing.
-        let enters_first = self.mine <= 1;
+        let enters_first = self.mine.is_some_and(|mine| mine <= 1);
         let last = self.count - 1;
         let total_at =
-            if enters_first && self.mine == last { last.saturating_sub(1) } else { last };
+            if enters_first && self.mine == Some(last) { last.saturating_sub(1) } else { last };
         let into = if pc == total_at { total } else { Dest::Reg(0) };
-        if pc == self.mine {
+        if self.mine == Some(pc) {
             let len = if enters_first { 0 } else { len };
             return Instr::Local { source: partial, with: Some(own), into, len };
         }
         let with = match (pc, self.mine) {
-            (0, 1) | (1, 0) => Some(own),
+            (0, Some(1)) | (1, Some(0)) => Some(own),
             (0, _) => None,
             _ => Some(partial),
         };

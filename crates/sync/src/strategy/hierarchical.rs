@@ -84,7 +84,7 @@ impl HierarchicalProgram {
         let host_size = self.layout.host_size(self.me.host);
         let hosts = self.layout.hosts();
         if pc < host_size {
-            let fold = Fold { count: host_size, mine: self.me.index };
+            let fold = Fold { count: host_size, mine: Some(self.me.index) };
             let total = if hosts == 1 { Dest::Out(offset) } else { Dest::Reg(0) };
             let from = |index| self.layout.member(self.me.host, index);
             return Some(fold.instr(pc, from, offset, len, total));

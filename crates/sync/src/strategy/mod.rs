@@ -44,13 +44,12 @@ pub fn all() -> Vec<Arc<dyn Strategy>> {
 }
 
 /// The strategy that a command or plan file names, with its parameter if it has one: `ring`,
-/// `parameter_server`, `parameter_server:2`. The name `auto` is not one: see [`AutoTable`].
+/// `parameter_server`, `parameter_server:2`, `parameter_server:2:apart`. The name `auto` is not one: see [`AutoTable`].
 pub fn by_name(name: &str) -> Option<Arc<dyn Strategy>> {
     match name.split_once(':') {
         None => all().into_iter().find(|strategy| strategy.name() == name),
-        Some(("parameter_server", servers)) => {
-            let servers = servers.parse().ok().filter(|servers| *servers > 0)?;
-            Some(Arc::new(ParameterServer { servers: Some(servers) }))
+        Some((ParameterServer::NAME, parameters)) => {
+            Some(Arc::new(ParameterServer::with_parameters(parameters)?))
         }
         Some(_) => None,
     }
@@ -63,7 +62,11 @@ pub fn find(name: &str) -> Result<Arc<dyn Strategy>, UnknownStrategy> {
 
 /// No strategy has this name: use one of those listed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy `{0}`; known: auto, {names}, parameter_server:<servers>", names = names())]
+#[error(
+    "unknown strategy `{0}`; known: auto, {names}, parameter_server:<servers> and \
+     parameter_server:<servers>:apart",
+    names = names()
+)]
 pub struct UnknownStrategy(pub String);
 
 fn names() -> String {
@@ -84,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_name_keeps_its_parameter() {
-        for name in ["parameter_server", "parameter_server:1", "parameter_server:2"] {
+        for name in ["parameter_server", "parameter_server:1", "parameter_server:2:apart"] {
             assert_eq!(find(name).unwrap().name(), name);
         }
         assert_eq!(find("parameter_server:02").unwrap().name(), "parameter_server:2");
@@ -92,7 +95,10 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
-        for wrong in ["rong", "parameter_server:0", "parameter_server:x", "ring:3", ""] {
+        let servers = ["0", "x", "", "2:", "2:far", "0:apart", "2:apart:3"];
+        let servers = servers.map(|wrong| format!("parameter_server:{wrong}"));
+        let others = ["rong", "ring:3", ""].map(str::to_string);
+        for wrong in servers.iter().chain(&others) {
             let error = find(wrong).unwrap_err().to_string();
             assert!(error.contains("ring, double_tree"), "{error}");
         }

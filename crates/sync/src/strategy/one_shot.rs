@@ -72,7 +72,7 @@ impl Program for OneShotProgram {
             let slot = Slot { lane: 0, pc: sends + self.me };
             return Some(Instr::Send { to, slot, source: Source::Own(offset), len });
         }
-        let fold = Fold { count: self.members, mine: self.me };
+        let fold = Fold { count: self.members, mine: Some(self.me) };
         let index = pc - sends;
         (index < self.members)
             .then(|| fold.instr(index, |member| member, offset, len, Dest::Out(offset)))
