@@ -135,7 +135,8 @@ pub struct Settings {
     /// Small: an urgent tensor waits less. Large: the link never runs dry.
     pub credit: ByteSize,
     /// Bytes each peer may send to a worker for tensors that worker has not posted yet.
-    /// It bounds the memory a worker that lags behind must set aside, per peer.
+    /// It bounds the memory a worker that lags behind must set aside, per peer. Workers keep what their
+    /// first view says.
     pub eager: ByteSize,
     /// After this long without progress on a tensor, ask everybody who lacks it, and report.
     #[serde(with = "crate::duration")]

@@ -210,7 +210,8 @@ impl Worker {
     }
 
     /// Operations posted from now on belong to `view`. Every worker must say so between the same two
-    /// operations, and the members must be the same.
+    /// operations, and the members must be the same. Operations in progress keep the settings they were
+    /// posted with, and peers the eager bytes of the first view.
     pub fn install(&self, view: View) -> Result<()> {
         view.settings.validate()?;
         paceline_sync::check_strategy(&view.settings.strategy)?;

@@ -63,7 +63,9 @@ pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
     let text = error.to_string();
     let (exception, peer) = match error {
         OpError::PeerLost { peer, .. } => (PeerLostError::new_err(text), Some(peer.0)),
-        OpError::Mismatch { peer, .. } => (MismatchError::new_err(text), Some(peer.0)),
+        OpError::Mismatch { peer, .. } | OpError::Views { peer, .. } => {
+            (MismatchError::new_err(text), Some(peer.0))
+        }
         OpError::Aborted { peer, .. } => (AbortedError::new_err(text), Some(peer.0)),
         OpError::Stalled { .. } => (StalledError::new_err(text), None),
         OpError::Invalid { .. } => (PacelineError::new_err(text), None),

@@ -9,7 +9,7 @@ use crate::{
     scheduler::Priority,
     slab::Key,
 };
-use paceline_job::{Dtype, Rank, ReduceOp, View};
+use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
@@ -93,7 +93,8 @@ pub enum Event {
         /// Who.
         peer: Rank,
     },
-    /// Operations posted from now on belong to this view.
+    /// Operations posted from now on belong to this view; those in progress keep the settings they were
+    /// posted with. All workers have to say so between the same two operations.
     View(Arc<View>),
     /// Time passed.
     Tick,
@@ -253,6 +254,20 @@ pub enum OpError {
         /// What was posted here.
         ours: String,
     },
+    /// Ranks put a view in force between different operations.
+    #[error(
+        "`{name}`: worker {peer} posted it in view {theirs}, this worker in view {ours}; install a view between the same two operations on every worker"
+    )]
+    Views {
+        /// The tensor.
+        name: Arc<str>,
+        /// Who differs.
+        peer: Rank,
+        /// Where it posted the tensor.
+        theirs: ViewVersion,
+        /// Where this worker did.
+        ours: ViewVersion,
+    },
     /// Nobody made progress for too long.
     #[error("`{name}`: no progress for {seconds} s. {report}")]
     Stalled {
@@ -389,6 +404,6 @@ pub(crate) fn name_hash(name: &str, group: Option<&[Rank]>) -> u64 {
 }
 
 /// The key of a frame that is about no operation.
-pub(crate) fn no_key(view: paceline_job::ViewVersion) -> OpKey {
+pub(crate) fn no_key(view: ViewVersion) -> OpKey {
     OpKey { name: 0, uses: 0, view }
 }

@@ -64,6 +64,21 @@ pub struct OpKey {
     pub view: ViewVersion,
 }
 
+impl OpKey {
+    /// Which use of which tensor, whatever the view.
+    pub(crate) fn tensor_use(&self) -> TensorUse {
+        TensorUse { name: self.name, uses: self.uses }
+    }
+}
+
+/// A worker posts each use of a tensor once. Operations are looked up by it and not by their whole key, so
+/// that one that others posted in another view is seen to be the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TensorUse {
+    name: u64,
+    uses: u32,
+}
+
 /// The header of every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {

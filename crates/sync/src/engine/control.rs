@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::{
     event::{Action, OpError},
-    frame::{Header, Kind, OpKey},
+    frame::{Header, Kind, OpKey, TensorUse},
 };
 use paceline_job::{Rank, Time};
 
@@ -31,19 +31,19 @@ impl Engine {
             Kind::Notice => self.noticed(from, header.key, out),
             Kind::Request => {
                 self.pay(from, out);
-                if self.by_key.contains_key(&header.key) || self.is_over(&header.key) {
+                if self.posted(&header.key).is_some() || self.is_over(&header.key) {
                     self.control_frame(from, Header::control(Kind::Notice, header.key), &[], out);
                 } else {
                     self.want(from, header.key, out);
                 }
             }
-            Kind::Abort => match self.by_key.get(&header.key).copied() {
+            Kind::Abort => match self.posted(&header.key) {
                 Some(id) => {
                     let name = self.op(id).post.name.clone();
                     self.fail(id, OpError::Aborted { name, peer: from, reason: text() }, out);
                 }
                 None if self.is_over(&header.key) => {}
-                None => self.remember_aborted(header.key, from, text()),
+                None => self.remember_aborted(header.key.tensor_use(), from, text()),
             },
             Kind::Lost => {
                 let peer = Rank(header.chunk);
@@ -62,7 +62,7 @@ impl Engine {
 
     /// Remember to tell a worker when a tensor is posted here.
     fn want(&mut self, from: Rank, key: OpKey, out: &mut Vec<Action>) {
-        let waiting = self.wanted.entry(key).or_default();
+        let waiting = self.wanted.entry(key.tensor_use()).or_default();
         if waiting.contains(&from) {
             return;
         }
@@ -72,7 +72,7 @@ impl Engine {
             return waiting.push(from);
         }
         if waiting.is_empty() {
-            self.wanted.remove(&key);
+            self.wanted.remove(&key.tensor_use());
         }
         let reason =
             format!("it waits for {REQUESTS_KEPT} tensors at once that are not posted here");
@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Nobody waits to hear of a tensor any more; those who did.
-    pub(super) fn unwant(&mut self, key: &OpKey) -> Vec<Rank> {
-        let waiting = self.wanted.remove(key).unwrap_or_default();
+    pub(super) fn unwant(&mut self, tensor_use: TensorUse) -> Vec<Rank> {
+        let waiting = self.wanted.remove(&tensor_use).unwrap_or_default();
         waiting.iter().for_each(|rank| self.peers.of(*rank).asked -= 1);
         waiting
     }
@@ -90,21 +90,21 @@ impl Engine {
     /// it had everything it needed, and the sender must have posted something else: it may wait for
     /// an answer that nobody will give.
     pub(super) fn contradict(&mut self, to: Rank, key: OpKey, out: &mut Vec<Action>) {
-        if !self.failed.contains(&key) {
+        if !self.failed.contains(&key.tensor_use()) {
             self.control_frame(to, Header::control(Kind::Ended, key), &[], out);
         }
     }
 
     /// A worker says that a tensor we sent data of has ended well there, without that data.
     fn contradicted(&mut self, from: Rank, key: OpKey, out: &mut Vec<Action>) {
-        if let Some(id) = self.by_key.get(&key).copied() {
+        if let Some(id) = self.posted(&key) {
             let post = &self.op(id).post;
             let (name, ours) = (post.name.clone(), post.collective.to_string());
             let theirs = "something that needs nothing from this worker".to_string();
             return self.abort(id, OpError::Mismatch { name, peer: from, theirs, ours }, out);
         }
         // Here it has ended well too, with another result: nobody must build on either.
-        if self.is_over(&key) && !self.failed.contains(&key) {
+        if self.is_over(&key) && !self.failed.contains(&key.tensor_use()) {
             let name = self.names.get(&key.name).map_or("", |known| &known.name);
             let reason = format!(
                 "it and this worker posted different collectives, roots or lengths as `{name}`; make them the same everywhere, or use different names"

@@ -108,7 +108,7 @@ impl Engine {
         if self.peers.blocked(peer).any(|blocked| blocked.op == id) {
             return true;
         }
-        let early = self.eager.get(&op.key).map_or(&[][..], Vec::as_slice);
+        let early = self.eager.get(&op.key.tensor_use()).map_or(&[][..], Vec::as_slice);
         op.chunks.iter().enumerate().any(|(index, slot)| match slot {
             ChunkSlot::Done => false,
             ChunkSlot::Waiting => {

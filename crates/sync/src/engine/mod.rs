@@ -22,7 +22,7 @@ mod stall;
 
 use crate::{
     event::{Action, Event, OpError, OpId, Post, name_hash},
-    frame::{Header, Kind, OpKey},
+    frame::{Header, Kind, OpKey, TensorUse},
     program::{Member, Site, Strategy},
     resolver::Resolver,
     scheduler::Scheduler,
@@ -54,8 +54,8 @@ pub struct Engine {
     peers: Peers,
     /// Indexed by `OpId`. Boxed: an operation is large and most places are empty.
     ops: Vec<Option<Box<Op>>>,
-    by_key: FxHashMap<OpKey, OpId>,
-    /// The entry of `by_key` that a message asked for last: messages of one tensor come in a row.
+    by_use: FxHashMap<TensorUse, OpId>,
+    /// The entry of `by_use` that a message asked for last: messages of one tensor come in a row.
     recent: Option<(OpKey, OpId)>,
     names: FxHashMap<u64, NameUse>,
     chunks: Slab<Chunk>,
@@ -63,13 +63,13 @@ pub struct Engine {
     receiving: Slab<Receiving>,
     bufs: Scratch,
     /// Frames that arrived before their operation was posted.
-    eager: FxHashMap<OpKey, Vec<Eager>>,
+    eager: FxHashMap<TensorUse, Vec<Eager>>,
     /// Peers that wait to hear that an operation was posted.
-    wanted: FxHashMap<OpKey, Vec<Rank>>,
+    wanted: FxHashMap<TensorUse, Vec<Rank>>,
     /// Operations that failed elsewhere before they were posted here; the oldest are forgotten.
-    aborted: VecDeque<(OpKey, Rank, String)>,
+    aborted: VecDeque<(TensorUse, Rank, String)>,
     /// Operations that failed here: messages for them may be under way still. The oldest are forgotten.
-    failed: VecDeque<OpKey>,
+    failed: VecDeque<TensorUse>,
     last_posted: Arc<str>,
     /// Lost workers in the order they were lost, and how.
     lost: Vec<(Rank, String)>,
@@ -108,6 +108,8 @@ struct Op {
     site: Site,
     strategy: Arc<dyn Strategy>,
     partition_elements: u64,
+    /// The view it was posted in.
+    view: Arc<View>,
     /// Members that were asked to say that they have posted it.
     asked: MemberSet,
     stall: Stall,
@@ -168,11 +170,11 @@ impl Engine {
             rank,
             hosts,
             resolver,
-            scheduler: Scheduler::new(view.settings.credit.0),
+            scheduler: Scheduler::default(),
             peers: Peers::new(view.size(), view.settings.eager.0),
             view,
             ops: Vec::new(),
-            by_key: FxHashMap::default(),
+            by_use: FxHashMap::default(),
             recent: None,
             names: FxHashMap::default(),
             chunks: Slab::default(),
@@ -207,7 +209,7 @@ impl Engine {
     /// What the engine carries right now.
     pub fn load(&self) -> Load {
         Load {
-            operations: self.by_key.len(),
+            operations: self.by_use.len(),
             in_transport_bytes: self.scheduler.in_transport_bytes(),
             scratch_bytes: self.bufs.in_use_bytes(),
             peak_scratch_bytes: self.bufs.peak_bytes(),
@@ -233,10 +235,11 @@ impl Engine {
         self.start_chunks(out);
     }
 
+    /// Operations in progress keep the view they were posted in. The eager bytes stay those of the first
+    /// view: they are an account between two workers, who install a view at different times.
     fn install(&mut self, view: Arc<View>) {
         assert!(view.version > self.view.version, "views go forward");
         assert_eq!(view.size(), self.view.size(), "a change of members needs new connections");
-        self.scheduler.set_credit(view.settings.credit.0);
         self.hosts = view.host_indices().into();
         self.resolver =
             Resolver::for_view(&view).expect("a view is checked before it is agreed upon");
@@ -297,7 +300,8 @@ impl Engine {
         let chunks = post.collective.chunks(&site, partition_elements);
         let op = Op {
             key,
-            ticket: self.scheduler.post(post.priority, id),
+            ticket: self.scheduler.post(post.priority, id, self.view.settings.credit.0),
+            view: self.view.clone(),
             strategy,
             partition_elements,
             signature: fold(post.collective.signature()),
@@ -315,13 +319,14 @@ impl Engine {
             post,
         };
         self.ops[place] = Some(Box::new(op));
-        self.by_key.insert(key, id);
-        for rank in self.unwant(&key) {
+        let tensor_use = key.tensor_use();
+        self.by_use.insert(tensor_use, id);
+        for rank in self.unwant(tensor_use) {
             self.control_frame(rank, Header::control(Kind::Notice, key), &[], out);
         }
         // Before the messages that wait for it: they could finish it, or fail it a second time. If it
         // fails here, they are dropped.
-        if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == key)
+        if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == tensor_use)
             && let Some((_, peer, reason)) = self.aborted.remove(at)
         {
             let name = self.last_posted.clone();
@@ -330,14 +335,14 @@ impl Engine {
             self.finish(id, out);
         }
         self.fail_without_gone(id, out);
-        self.take_eager(now, id, key, out);
+        self.take_eager(now, id, tensor_use, out);
     }
 
-    fn remember_aborted(&mut self, key: OpKey, peer: Rank, reason: String) {
+    fn remember_aborted(&mut self, tensor_use: TensorUse, peer: Rank, reason: String) {
         if self.aborted.len() == ABORTED_KEPT {
             self.aborted.pop_front();
         }
-        self.aborted.push_back((key, peer, reason));
+        self.aborted.push_back((tensor_use, peer, reason));
     }
 
     /// Start what the scheduler allows. Bounded by the chunks that are posted.
@@ -361,6 +366,11 @@ impl Engine {
         }
     }
 
+    /// The operation in progress that a key names, in this view or another.
+    fn posted(&self, key: &OpKey) -> Option<OpId> {
+        self.by_use.get(&key.tensor_use()).copied()
+    }
+
     fn op(&mut self, id: OpId) -> &mut Op {
         self.ops[id.0 as usize].as_mut().expect("chunks and tokens name live operations")
     }
@@ -376,8 +386,8 @@ impl Engine {
         }
         let (key, error) = (op.key, op.error.take());
         self.ops[id.0 as usize] = None;
-        self.by_key.remove(&key);
-        self.recent = self.recent.filter(|(recent, _)| *recent != key);
+        self.by_use.remove(&key.tensor_use());
+        self.recent = self.recent.filter(|(_, recent)| *recent != id);
         out.push(match error {
             None => Action::Complete(id),
             Some(error) => Action::Fail(id, error),
@@ -391,11 +401,11 @@ impl Engine {
             return;
         }
         op.error = Some(Arc::new(error));
-        let key = op.key;
+        let tensor_use = op.key.tensor_use();
         if self.failed.len() == ABORTED_KEPT {
             self.failed.pop_front();
         }
-        self.failed.push_back(key);
+        self.failed.push_back(tensor_use);
         let op = self.op(id);
         let running: Vec<Key> = op
             .chunks
@@ -410,7 +420,7 @@ impl Engine {
             self.drop_chunk(chunk, out);
         }
         self.drop_blocked(id, out);
-        self.unwant(&key);
+        self.unwant(tensor_use);
         self.finish(id, out);
     }
 

@@ -155,7 +155,7 @@ impl Engine {
 
     /// The receiver returned eager bytes: let waiting sends go, in order, those that fit.
     pub(super) fn granted(&mut self, from: Rank, bytes: u64, out: &mut Vec<Action>) {
-        let eager = self.view.settings.eager.0;
+        let eager = self.peers.eager_bytes();
         let peer = self.peers.of(from);
         // A peer cannot grant more than the settings say: the rest would only hide an error of its own.
         peer.grant_bytes = peer.grant_bytes.saturating_add(bytes).min(eager);
@@ -164,7 +164,7 @@ impl Engine {
 
     /// The receiver posted the tensor: nothing holds its messages up any more.
     pub(super) fn noticed(&mut self, from: Rank, key: crate::frame::OpKey, out: &mut Vec<Action>) {
-        let Some(id) = self.by_key.get(&key).copied() else { return };
+        let Some(id) = self.posted(&key) else { return };
         let op = self.op(id);
         let member = match &op.post.group {
             None => Some(from.index()),
@@ -214,9 +214,10 @@ impl Engine {
     /// A charged frame found its place outside the eager buffer: the sender may have the bytes back.
     /// Told in portions of half the window, or at once when somebody asks.
     pub(super) fn owe(&mut self, to: Rank, bytes: u64, out: &mut Vec<Action>) {
+        let eager = self.peers.eager_bytes();
         let peer = self.peers.of(to);
         peer.owed_bytes += bytes;
-        if peer.owed_bytes * 2 >= self.view.settings.eager.0 {
+        if peer.owed_bytes * 2 >= eager {
             self.pay(to, out);
         }
     }

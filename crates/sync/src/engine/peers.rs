@@ -33,6 +33,11 @@ impl Peers {
         Peers { known: Vec::new(), size, eager_bytes }
     }
 
+    /// The most eager bytes in any account.
+    pub(super) fn eager_bytes(&self) -> u64 {
+        self.eager_bytes
+    }
+
     /// The account with a peer.
     pub(super) fn of(&mut self, rank: Rank) -> &mut Peer {
         assert!(rank.index() < self.size, "drivers tell of workers of the view only");

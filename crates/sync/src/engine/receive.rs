@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     event::{Action, BufId, OpError, OpId, Placement},
-    frame::{Header, Kind, OpKey},
+    frame::{Header, Kind, OpKey, TensorUse},
     program::Slot,
     slab::Key,
 };
-use paceline_job::{Rank, Time};
+use paceline_job::{Rank, Time, ViewVersion};
 
 /// A data frame whose bytes are on the way into the place they were given.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Engine {
         let id = match self.recent {
             Some((key, id)) if key == header.key => id,
             _ => {
-                let Some(id) = self.by_key.get(&header.key).copied() else {
+                let Some(id) = self.posted(&header.key) else {
                     return self.incoming_unposted(from, header, out);
                 };
                 self.recent = Some((header.key, id));
@@ -131,7 +131,7 @@ impl Engine {
             out.push(Action::Place { token: None, placement: Placement::Discard });
             return self.contradict(from, header.key, out);
         }
-        let eager = self.view.settings.eager.0;
+        let eager = self.peers.eager_bytes();
         let peer = self.peers.of(from);
         if !header.charged || peer.held_bytes + bytes > eager {
             out.push(Action::Place { token: None, placement: Placement::Discard });
@@ -182,13 +182,13 @@ impl Engine {
             Purpose::Eager { header, buf } => {
                 let header = *header;
                 let arrived = Eager { from, header, buf };
-                match self.by_key.get(&header.key).copied() {
+                match self.posted(&header.key) {
                     Some(id) => self.take(now, id, arrived, out),
                     None if self.is_over(&header.key) => {
                         self.drop_eager(arrived, out);
                         self.contradict(from, header.key, out);
                     }
-                    None => self.eager.entry(header.key).or_default().push(arrived),
+                    None => self.eager.entry(header.key.tensor_use()).or_default().push(arrived),
                 }
             }
         }
@@ -215,8 +215,14 @@ impl Engine {
     }
 
     /// The tensor is posted: what waited for it moves on. Bounded by the eager bytes granted.
-    pub(super) fn take_eager(&mut self, now: Time, id: OpId, key: OpKey, out: &mut Vec<Action>) {
-        for message in self.eager.remove(&key).unwrap_or_default() {
+    pub(super) fn take_eager(
+        &mut self,
+        now: Time,
+        id: OpId,
+        tensor_use: TensorUse,
+        out: &mut Vec<Action>,
+    ) {
+        for message in self.eager.remove(&tensor_use).unwrap_or_default() {
             self.take(now, id, message, out);
         }
     }
@@ -263,6 +269,9 @@ impl Engine {
     ) -> Result<Key, Refusal> {
         let op = self.op(id);
         let post = &op.post;
+        if header.key.view != op.key.view {
+            return Err(Refusal::View(header.key.view));
+        }
         let same = header.dtype == post.dtype
             && header.reduce == post.reduce
             && header.signature == op.signature
@@ -331,6 +340,10 @@ impl Engine {
                 }
                 self.abort(id, OpError::Mismatch { name, peer: from, theirs, ours }, out);
             }
+            Refusal::View(theirs) => {
+                let ours = op.key.view;
+                self.abort(id, OpError::Views { name, peer: from, theirs, ours }, out);
+            }
             Refusal::Length { wanted, got } => {
                 let theirs = format!("a block of {got} bytes");
                 let ours = format!("a block of {wanted} bytes");
@@ -370,7 +383,7 @@ impl Engine {
                 Purpose::Eager { buf, .. } => self.bufs.release(buf, out),
             }
         }
-        let keys: Vec<OpKey> = self.eager.keys().copied().collect();
+        let keys: Vec<TensorUse> = self.eager.keys().copied().collect();
         for key in keys {
             let messages = self.eager.remove(&key).unwrap_or_default();
             let (gone, kept): (Vec<_>, Vec<_>) =
@@ -400,6 +413,7 @@ impl Engine {
 }
 
 enum Refusal {
+    View(ViewVersion),
     Mismatch(Header),
     Length { wanted: u64, got: u32 },
     Protocol(&'static str),

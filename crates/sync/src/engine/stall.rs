@@ -27,11 +27,11 @@ pub(super) struct Stall {
 impl Engine {
     /// When the next [`crate::event::Event::Tick`] could change anything, if ever.
     pub fn next_tick(&self) -> Option<Time> {
-        let settings = &self.view.settings;
         self.ops
             .iter()
             .flatten()
             .map(|op| {
+                let settings = &op.view.settings;
                 if op.error.is_some() {
                     return op
                         .stall
@@ -63,8 +63,8 @@ impl Engine {
     /// A failed operation ends when no driver holds its memory any more. A peer that neither takes nor
     /// sends the rest of a message must not hold it, and whoever waits, for ever.
     fn look_at_failed(&mut self, now: Time, id: OpId, out: &mut Vec<Action>) {
-        let timeout = self.view.settings.timeout;
         let op = self.op(id);
+        let timeout = op.view.settings.timeout;
         let failed = *op.stall.failed.get_or_insert(now);
         if now.since(failed) < timeout {
             return;
@@ -83,10 +83,10 @@ impl Engine {
     }
 
     fn look_at(&mut self, now: Time, id: OpId, out: &mut Vec<Action>) {
-        let settings = self.view.settings.clone();
         let rank = self.rank;
         let members: Vec<Rank> = self.members(id).collect();
         let op = self.op(id);
+        let settings = &op.view.settings;
         let quiet = now.since(op.last_progress);
         let stall = &mut op.stall;
         if stall.asked.is_some_and(|asked| op.last_progress > asked) {
@@ -155,7 +155,8 @@ impl Engine {
         name: &str,
         out: &mut Vec<Action>,
     ) {
-        let standing = if self.by_key.contains_key(&key) {
+        let posted = self.posted(&key);
+        let standing = if posted.is_some() {
             Standing::Posted
         } else if self.names.get(&key.name).is_some_and(|known| key.uses < known.uses) {
             Standing::Finished
@@ -167,6 +168,14 @@ impl Engine {
         let mut answer = vec![standing as u8];
         answer.extend_from_slice(self.last_posted.as_bytes());
         self.control_frame(from, Header::control(Kind::StallReply, key), &answer, out);
+        // Two that wait for each other in different views never send each other anything.
+        if let Some(id) = posted {
+            let op = self.op(id);
+            let (name, theirs, ours) = (op.post.name.clone(), key.view, op.key.view);
+            if theirs != ours {
+                self.abort(id, OpError::Views { name, peer: from, theirs, ours }, out);
+            }
+        }
     }
 
     pub(super) fn answered(
@@ -177,7 +186,7 @@ impl Engine {
         payload: &[u8],
         out: &mut Vec<Action>,
     ) {
-        let Some(id) = self.by_key.get(&key).copied() else { return };
+        let Some(id) = self.posted(&key) else { return };
         let standing = match payload.first() {
             Some(0) => Standing::Absent,
             Some(1) => Standing::Posted,
