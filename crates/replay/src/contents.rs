@@ -16,7 +16,19 @@ use rustc_hash::FxHashMap;
 pub struct Contents {
     ranks: Vec<RankMemory>,
     written_by_neighbours: u64,
+    departures: Vec<Departure>,
     violations: Vec<String>,
+}
+
+/// A data frame that a worker handed to its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// Its sender.
+    pub from: Rank,
+    /// Its receiver.
+    pub to: Rank,
+    /// What it said of itself.
+    pub header: Header,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +91,7 @@ impl Contents {
         Contents {
             ranks: (0..size).map(|_| RankMemory::default()).collect(),
             written_by_neighbours: 0,
+            departures: Vec::new(),
             violations: Vec::new(),
         }
     }
@@ -116,6 +129,11 @@ impl Contents {
     /// How many frames their senders wrote straight into place.
     pub fn written_by_neighbours(&self) -> u64 {
         self.written_by_neighbours
+    }
+
+    /// All data frames, in the order they departed.
+    pub fn departures(&self) -> &[Departure] {
+        &self.departures
     }
 
     /// Pieces of scratch that hold something.
@@ -231,6 +249,7 @@ impl Memory for Contents {
     type Task = Task;
 
     fn depart(&mut self, rank: Rank, to: Rank, token: Key, header: &Header, from: Loc) -> Parcel {
+        self.departures.push(Departure { from: rank, to, header: *header });
         let bytes = self.read(rank, from, header.payload_bytes());
         self.write_at_neighbour(rank, to, header, &bytes);
         let departing = Departing { to, from, bytes: bytes.clone() };

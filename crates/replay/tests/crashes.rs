@@ -38,14 +38,17 @@ fn survive(
     if let Some(violation) = cluster.memory().violations().first() {
         return Err(violation.clone());
     }
-    let strategy = scenario.view.settings.strategy.0.as_str();
     for finish in &outcome.finishes {
         let operation = &scenario.operations[finish.op.0 as usize];
         let member = operation.member(finish.rank).ok_or("not a member")?;
         match finish.result.as_ref().map_err(|error| &**error) {
             Ok(()) => {
                 let tensor = cluster.memory_mut().take(finish.rank, OpId(finish.op.0));
-                operation.check(strategy, member, &tensor.ok_or("no tensor")?)?;
+                operation.check(
+                    scenario.strategy(operation),
+                    member,
+                    &tensor.ok_or("no tensor")?,
+                )?;
             }
             Err(OpError::PeerLost { peer, .. }) if !operation.members.contains(peer) => {
                 return Err(format!("{finish:?} does not need worker {peer}"));

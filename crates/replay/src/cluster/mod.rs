@@ -16,6 +16,7 @@ use crate::{
 use drive::Arriving;
 use paceline_job::{Rank, Time, Topology, View};
 use paceline_sync::{
+    check_strategy,
     engine::{Engine, Load},
     event::{Action, OpId, Post},
 };
@@ -189,11 +190,21 @@ impl<M: Memory> Cluster<M> {
 
     /// Have all workers put a view in force, now or later: what they post after it belongs to it.
     pub fn install(&mut self, at: Time, view: Arc<View>) -> Result<(), ReplayError> {
+        for rank in (0..self.engines.len() as u32).map(Rank) {
+            self.install_on(at, rank, view.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Have one worker put a view in force. All have to, each between the same two operations of its own.
+    pub fn install_on(&mut self, at: Time, rank: Rank, view: Arc<View>) -> Result<(), ReplayError> {
+        self.known(rank)?;
         let (now, next) = (self.engines.len(), view.size());
         if now != next {
             return Err(ReplayError::Members { now, next });
         }
-        self.write_down(at, Scripted::View(view));
+        check_strategy(&view.settings.strategy)?;
+        self.write_down(at, Scripted::View(rank, view));
         Ok(())
     }
 

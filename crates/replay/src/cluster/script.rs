@@ -20,7 +20,7 @@ pub(super) enum Scripted {
     Post(Rank, Box<Post>),
     Fault(Fault),
     Lost { at: Rank, peer: Rank, reason: String },
-    View(Arc<View>),
+    View(Rank, Arc<View>),
 }
 
 impl<M: Memory> Cluster<M> {
@@ -60,11 +60,9 @@ impl<M: Memory> Cluster<M> {
                 self.memory.lost(at, peer);
                 self.handle(at.0, Event::PeerLost { peer, reason });
             }
-            Scripted::View(view) => {
-                for rank in 0..self.engines.len() as u32 {
-                    self.handle(rank, Event::View(view.clone()));
-                    self.expect_tick(rank);
-                }
+            Scripted::View(rank, view) => {
+                self.handle(rank.0, Event::View(view));
+                self.expect_tick(rank.0);
             }
             Scripted::Fault(fault) => self.suffer(fault),
         }
