@@ -83,6 +83,11 @@ impl View {
         View { version: ViewVersion(1), workers, settings, measured: Measured::default() }
     }
 
+    /// The next view: the same, but for what its links were found to cost.
+    pub fn with_measured(&self, measured: Measured) -> View {
+        View { version: ViewVersion(self.version.0 + 1), measured, ..self.clone() }
+    }
+
     /// Number of workers.
     pub fn size(&self) -> usize {
         self.workers.len()

@@ -3,11 +3,12 @@
 //! proved that it holds the job's secret, and it never waits for any one worker. It knows nothing of
 //! tensors.
 
+mod door;
 mod log;
 mod message;
 mod roster;
 
-pub use log::Log;
+pub use log::{Log, ViewWatch};
 pub(crate) use message::encode;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
@@ -18,20 +19,18 @@ pub use message::{
 
 use crate::{
     error::{NetError, Result},
-    handshake::{
-        self, Acceptor, Deadline, Encryption, HANDSHAKE_TIMEOUT, MessageChannel, Privacy, Purpose,
-        Terms, Waker,
-    },
+    handshake::{self, Acceptor, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Waker},
     secret::Secret,
 };
-use paceline_job::{Rank, Settings};
+use door::{Arrival, Doorman};
+use paceline_job::{Rank, Settings, View};
 use roster::{Roster, Ticket};
 use std::{
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, TryRecvError, sync_channel},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -43,9 +42,6 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers that have proved themselves and wait for the coordinator's thread. When it is full, the
 /// threads that greet them wait; there is a bounded number of those.
 const ARRIVALS: usize = 64;
-
-/// Lines about connections that proved nothing. A stranger must not be able to fill a disk.
-const LINES_ABOUT_STRANGERS: usize = 1000;
 
 /// A machine that vanishes without closing its connections is noticed after about 25 seconds.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -69,6 +65,8 @@ pub struct CoordinatorConfig {
     pub handshake_timeout: Duration,
     /// Who came, who was refused and why, who has gone.
     pub log: Log,
+    /// Hears of the view once the workers have measured their links, which they do for `auto`.
+    pub measured: ViewWatch,
 }
 
 impl CoordinatorConfig {
@@ -82,6 +80,7 @@ impl CoordinatorConfig {
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
+            measured: ViewWatch::nobody(),
         }
     }
 }
@@ -134,14 +133,7 @@ impl Coordinator {
             changed: Condvar::new(),
         });
         let (sender, arrivals) = sync_channel(ARRIVALS);
-        let doorman = Doorman {
-            secret: config.secret.clone(),
-            timeout: config.handshake_timeout,
-            log: config.log.clone(),
-            lines: AtomicUsize::new(0),
-            arrivals: sender,
-            shared: Arc::clone(&shared),
-        };
+        let doorman = Doorman::new(&config, sender, Arc::clone(&shared));
         let acceptor =
             Acceptor::start(listener, move |stream, address| doorman.greet(stream, address))?;
         let service = Service {
@@ -150,6 +142,7 @@ impl Coordinator {
             phase: Phase::Gathering,
             deadline: Deadline::after(config.join_timeout),
             members: Vec::new(),
+            unmeasured: None,
             arrivals,
             wakened,
             shared: Arc::clone(&shared),
@@ -220,70 +213,6 @@ impl Shared {
     }
 }
 
-/// A worker that has proved itself and asks to take part.
-struct Arrival {
-    channel: MessageChannel,
-    from: SocketAddr,
-    join: Join,
-}
-
-/// Greets each connection on its own thread, within a bounded time.
-struct Doorman {
-    secret: Secret,
-    timeout: Duration,
-    log: Log,
-    lines: AtomicUsize,
-    arrivals: SyncSender<Arrival>,
-    shared: Arc<Shared>,
-}
-
-impl Doorman {
-    fn greet(&self, stream: TcpStream, from: SocketAddr) {
-        match self.admit(stream) {
-            Ok((channel, join)) => {
-                // If the coordinator has stopped, the connection closes here, which says so.
-                if self.arrivals.send(Arrival { channel, from, join }).is_ok() {
-                    self.shared.waker.wake();
-                }
-            }
-            Err(error) => match self.lines.fetch_add(1, Ordering::Relaxed) {
-                count if count < LINES_ABOUT_STRANGERS => {
-                    self.log.line(&format!("refused {from}: {error}"));
-                }
-                LINES_ABOUT_STRANGERS => {
-                    self.log.line("further connections that are refused are not reported");
-                }
-                _ => {}
-            },
-        }
-    }
-
-    fn admit(&self, stream: TcpStream) -> Result<(MessageChannel, Join)> {
-        let deadline = Deadline::after(self.timeout);
-        let terms = Terms {
-            secret: &self.secret,
-            purpose: Purpose::Coordinator,
-            privacy: Privacy::for_stream(&stream, Encryption::BetweenMachines)?,
-            timeout: self.timeout,
-        };
-        let connection = handshake::respond(stream, terms)?;
-        let mut channel = MessageChannel::new(connection, WORKER_MESSAGE_BYTES)?;
-        let join = channel.receive("a join", deadline).and_then(|bytes| decode_join(&bytes));
-        match join {
-            Ok(join) => Ok((channel, join)),
-            Err(error) => {
-                if let Some(refusal) = Refusal::of_unreadable(&error) {
-                    let refused = encode(&CoordinatorMessage::Refused(refusal));
-                    // The log has the reason, whether or not the worker can still be told.
-                    let _ = channel.send(&refused, deadline);
-                    handshake::dismiss(channel.into_stream());
-                }
-                Err(error)
-            }
-        }
-    }
-}
-
 /// The job's life, one way only.
 enum Phase {
     Gathering,
@@ -308,6 +237,8 @@ struct Service {
     deadline: Deadline,
     /// At most `config.size`.
     members: Vec<Member>,
+    /// The view that is out, until somebody has said what its links cost.
+    unmeasured: Option<View>,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
     shared: Arc<Shared>,
@@ -392,6 +323,7 @@ impl Service {
             let job = self.job.clone();
             tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
         }
+        self.unmeasured = Some(view);
         self.phase = Phase::Running;
         self.shared.set_progress(Progress::Running { workers: self.members.len() });
     }
@@ -417,18 +349,31 @@ impl Service {
             }
             // A failure to write shows as a closed connection when it is read.
             let _ = member.channel.flush();
-            match next_message(&mut member.channel) {
-                Ok(None) => {}
-                Ok(Some(WorkerMessage::Leave { fate })) => departed.push((index, fate)),
-                Ok(Some(WorkerMessage::Join(_))) => {
-                    let reason = "it asked to join twice".to_string();
-                    departed.push((index, Fate::Failed { reason }));
+            // At most two turns: whoever does not leave has one thing to say, and says it once.
+            let fate = loop {
+                match next_message(&mut member.channel) {
+                    Ok(None) => break None,
+                    Ok(Some(WorkerMessage::Leave { fate })) => break Some(fate),
+                    Ok(Some(WorkerMessage::Join(_))) => {
+                        let reason = "it asked to join twice".to_string();
+                        break Some(Fate::Failed { reason });
+                    }
+                    Ok(Some(WorkerMessage::Measured(measured))) => {
+                        match self.unmeasured.take_if(|_| member.rank == Some(Rank(0))) {
+                            Some(view) => {
+                                self.config.measured.hear(&view.with_measured(measured));
+                            }
+                            None => {
+                                let reason = "it measured what was not its to measure".to_string();
+                                break Some(Fate::Failed { reason });
+                            }
+                        }
+                    }
+                    Err(NetError::Closed { .. }) => break Some(Fate::Lost),
+                    Err(error) => break Some(Fate::Failed { reason: error.to_string() }),
                 }
-                Err(NetError::Closed { .. }) => departed.push((index, Fate::Lost)),
-                Err(error) => {
-                    departed.push((index, Fate::Failed { reason: error.to_string() }));
-                }
-            }
+            };
+            departed.extend(fate.map(|fate| (index, fate)));
         }
         departed
     }

@@ -7,7 +7,7 @@
 use crate::{
     buffer::{Buffer, SharedBuffer},
     calibration,
-    coordinator::{Coordinator, Fate},
+    coordinator::{Coordinator, Fate, WorkerMessage},
     element::Element,
     error::{NetError, Result},
     handle::{Completion, Outcome},
@@ -21,7 +21,7 @@ use crate::{
         record::{Record, Recorder},
     },
 };
-use paceline_job::{Dtype, Rank, ReduceOp, StrategyChoice, View, ViewVersion};
+use paceline_job::{Dtype, Measured, Rank, ReduceOp, StrategyChoice, View};
 use paceline_sync::{
     collective::Collective,
     engine::{Engine, Load},
@@ -174,14 +174,22 @@ impl Worker {
             })
             .map_err(NetError::from)?;
         let membership = Some((control, coordinator));
-        let worker = Worker { shared, thread: Some(thread), membership };
+        let mut worker = Worker { shared, thread: Some(thread), membership };
         let view = worker.view();
         if view.size() > 1 && view.settings.strategy == StrategyChoice::auto() {
             let measured = calibration::measure(&worker)?;
-            let version = ViewVersion(view.version.0 + 1);
-            worker.install(View { version, measured, ..View::clone(&view) })?;
+            worker.install(view.with_measured(measured))?;
+            worker.tell_measured(measured);
         }
         Ok(worker)
+    }
+
+    /// Let whoever started the job say what `auto` decides by.
+    fn tell_measured(&mut self, measured: Measured) {
+        if let (Rank(0), Some((control, _))) = (self.rank(), &mut self.membership) {
+            // A coordinator that is gone has nobody to tell.
+            let _ = control.send(&WorkerMessage::Measured(measured));
+        }
     }
 
     /// Which strategy all-reduces of all workers use, by size, and why.

@@ -2,6 +2,7 @@
 //! rooms beside it together: [`process`] starts and signals, [`supervision`] decides, [`output`] passes lines on,
 //! [`report`] finds the words. The job's own traffic is none of its business.
 
+pub mod choices;
 mod environment;
 pub mod guard;
 mod lines;
@@ -45,7 +46,8 @@ const DEATH: Duration = Duration::from_secs(10);
 /// MASTER_PORT) and Paceline's own, so that programs that read them, PyTorch's among them, find each other.
 ///
 /// What workers write appears line by line with the rank in front. Rank 0 reads our standard input unless
-/// that is a terminal; the others read nothing.
+/// that is a terminal; the others read nothing. Where the strategy is `auto`, two lines say what it chose, and why,
+/// as soon as the workers have measured their links.
 ///
 /// If a worker fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM, SIGHUP, SIGUSR1
 /// and SIGUSR2 are passed on; a second SIGINT or SIGTERM kills. What a worker started ends with the job, even if
@@ -93,6 +95,10 @@ pub struct RunArgs {
     /// Show lines as workers write them, without the rank.
     #[arg(long)]
     pub no_prefix: bool,
+
+    /// Do not say which strategies `auto` chose, and why.
+    #[arg(short, long)]
+    pub quiet: bool,
 
     /// How many seconds workers have to end by themselves when the job ends early.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]

@@ -3,7 +3,7 @@
 //! anything came here. This file knows nothing of sockets.
 
 use crate::error::{NetError, Result};
-use paceline_job::{Rank, View, ViewVersion};
+use paceline_job::{Link, Measured, Rank, View, ViewVersion};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -85,11 +85,13 @@ impl fmt::Display for Fate {
 }
 
 /// From a worker to the coordinator. The first is [`WorkerMessage::Join`], and only the first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WorkerMessage {
     /// It asks to take part.
     Join(Join),
+    /// What messages cost on the job's links. Rank 0 measures it for all, and says so once.
+    Measured(Measured),
     /// It will send nothing more.
     Leave {
         /// Why.
@@ -203,6 +205,10 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
     let message = decode(bytes, "worker's message")?;
     match message {
         WorkerMessage::Join(join) => Ok(WorkerMessage::Join(checked(join)?)),
+        WorkerMessage::Measured(measured) => match unbelievable(&measured) {
+            None => Ok(WorkerMessage::Measured(measured)),
+            Some(problem) => Err(NetError::Malformed { what: "measurement", problem }),
+        },
         WorkerMessage::Leave { fate: Fate::Failed { reason } } => {
             let reason = reason.chars().take(REASON_CHARACTERS).collect();
             Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
@@ -215,7 +221,7 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
 pub fn decode_join(bytes: &[u8]) -> Result<Join> {
     match decode_worker_message(bytes)? {
         WorkerMessage::Join(join) => Ok(join),
-        WorkerMessage::Leave { .. } => Err(NetError::Malformed {
+        WorkerMessage::Measured(_) | WorkerMessage::Leave { .. } => Err(NetError::Malformed {
             what: "join",
             problem: "the first message must ask to take part".to_string(),
         }),
@@ -231,7 +237,8 @@ pub fn decode_coordinator_message(bytes: &[u8]) -> Result<CoordinatorMessage> {
         } else if rank.index() >= view.size() {
             Some(format!("rank {rank} in a view of {} workers", view.size()))
         } else {
-            view.settings.validate().err().map(|error| error.to_string())
+            let settings = view.settings.validate().err().map(|error| error.to_string());
+            settings.or_else(|| unbelievable(&view.measured))
         };
         if let Some(problem) = problem {
             return Err(NetError::Malformed { what: "coordinator's message", problem });
@@ -258,6 +265,15 @@ pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
 fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T> {
     serde_json::from_slice(bytes)
         .map_err(|error| NetError::Malformed { what, problem: error.to_string() })
+}
+
+/// What is wrong with a measurement, if anything: prices of a link that takes longer than anybody would
+/// wait leave the range of times.
+fn unbelievable(measured: &Measured) -> Option<String> {
+    const LONGEST: Duration = Duration::from_secs(3600);
+    let mut links = [measured.memory, measured.wire].into_iter().flatten();
+    let slow: Link = links.find(|link| link.latency > LONGEST)?;
+    Some(format!("a link with a latency of {:?}", slow.latency))
 }
 
 /// A name goes into logs and into every view: it is short, and it is one line.
@@ -288,10 +304,17 @@ mod tests {
         })
     }
 
+    fn measured(rate: &str, latency_nanos: u64) -> Measured {
+        let latency = Duration::from_nanos(latency_nanos);
+        Measured { memory: None, wire: Some(Link { rate: rate.parse().unwrap(), latency }) }
+    }
+
     #[test]
     fn messages_survive_the_wire() {
         for message in [
             join("a"),
+            WorkerMessage::Measured(measured("1gbit", 20_000)),
+            WorkerMessage::Measured(Measured::default()),
             WorkerMessage::Leave { fate: Fate::Finished },
             WorkerMessage::Leave { fate: Fate::Failed { reason: "out of memory".to_string() } },
         ] {
@@ -336,7 +359,21 @@ mod tests {
             ));
         }
         let leave = encode(&WorkerMessage::Leave { fate: Fate::Finished });
-        assert!(matches!(decode_join(&leave), Err(NetError::Malformed { .. })));
+        let early = encode(&WorkerMessage::Measured(Measured::default()));
+        for first in [leave, early] {
+            assert!(matches!(decode_join(&first), Err(NetError::Malformed { .. })));
+        }
+        let endless = encode(&WorkerMessage::Measured(measured("1gbit", u64::MAX)));
+        assert!(matches!(
+            decode_worker_message(&endless),
+            Err(NetError::Malformed { what: "measurement", .. })
+        ));
+        let endless = CoordinatorMessage::Welcome {
+            job: JobId::random().unwrap(),
+            rank: Rank(0),
+            view: View::local(2, Settings::default()).with_measured(measured("1gbit", u64::MAX)),
+        };
+        assert!(decode_coordinator_message(&encode(&endless)).is_err());
         let outside = CoordinatorMessage::Welcome {
             job: JobId::random().unwrap(),
             rank: Rank(2),
