@@ -15,6 +15,7 @@ import statistics
 
 import torch
 import workloads
+from cell import REAL
 
 STEPS, WARMUP = 20, 5
 
@@ -68,16 +69,21 @@ def profile(workload: workloads.Workload) -> list[dict]:
                 backwards.setdefault(name, []).append(seconds)
         optimizer.step()
         optimizer.zero_grad()
-    seen = list(dict.fromkeys(order))
-    return [
-        {
-            "name": name,
-            "elements": sum(parameter.numel() for parameter in layers[name].parameters(recurse=False)),
-            "forward": statistics.median(forwards[name]),
-            "backward": statistics.median(backwards.get(name, [0.0])),
-        }
-        for name in seen
-    ]
+    counted: set[torch.nn.Parameter] = set()
+    found = []
+    for name in dict.fromkeys(order):
+        # One that is used twice is synchronised once, for the layer that needs it first.
+        fresh = [one for one in layers[name].parameters(recurse=False) if one not in counted]
+        counted.update(fresh)
+        found.append(
+            {
+                "name": name,
+                "tensors": [parameter.numel() for parameter in fresh],
+                "forward": round(statistics.median(forwards[name]), 9),
+                "backward": round(statistics.median(backwards.get(name, [0.0])), 9),
+            }
+        )
+    return found
 
 
 def _between(marks: Marks) -> list[float]:
@@ -91,12 +97,13 @@ def main() -> None:
     parser.add_argument("--note", default="", help="where it was measured")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, batch in (("vgg16", 32), ("resnet50", 32), ("bert-base", 16), ("gpt2", 8), ("lstm", 32)):
-        workload = workloads.load(name, batch, 1.0, 0)
-        layers = profile(workload)
+    for name, batch in REAL.items():
+        layers = profile(workloads.load(name, batch, 0))
         about = f"batch {batch}, bfloat16 autocast, PyTorch {torch.__version__}, {options.note}"
-        text = json.dumps({"name": name, "about": about, "layers": layers}, indent=1)
-        (options.out / f"{name}.json").write_text(text + "\n")
+        # A layer a line: short, and easy to compare.
+        rows = ",\n".join(f"  {json.dumps(layer)}" for layer in layers)
+        text = f'{{"name": {json.dumps(name)}, "about": {json.dumps(about)}, "layers": [\n{rows}\n]}}\n'
+        (options.out / f"{name}.json").write_text(text)
         total = sum(layer["forward"] + layer["backward"] for layer in layers)
         print(f"{name}: {len(layers)} layers, {1e3 * total:.1f} ms", flush=True)
 
