@@ -1,17 +1,16 @@
 """What is trained: real models on a GPU, or layers that only take as long as a profile says.
 
-A profile is JSON: `{"name": ..., "layers": [{"name", "elements", "forward", "backward"}, ...]}`, times in
-seconds, layers in the order of the forward pass. How a step is synchronised is not known here.
+How a step is synchronised is not known here.
 """
 
 from __future__ import annotations
 
-import json
-import pathlib
+import ctypes
 import time
 from typing import Any
 
 import torch
+from profiles import Layer, Profile
 from torch import nn
 
 
@@ -34,13 +33,9 @@ class Workload:
         return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
 
 
-def load(name: str, batch: int, slow: float, rank: int) -> Workload:
-    """The workload of that name, or the profile in that file."""
-    if name in ("resnet50", "vgg16"):
-        return Images(name, batch, rank)
-    if name in ("bert-base", "gpt2", "lstm"):
-        return Text(name, batch, rank)
-    return Played(json.loads(pathlib.Path(name).read_text()), slow)
+def load(name: str, batch: int, rank: int) -> Workload:
+    """The real model of that name."""
+    return Images(name, batch, rank) if name in ("resnet50", "vgg16") else Text(name, batch, rank)
 
 
 class Images(Workload):
@@ -105,14 +100,21 @@ class Recurrent(nn.Module):
 
 
 class Played(Workload):
-    """Layers whose computation is a sleep, so that the processors carry communication only."""
+    """Layers whose computation is a sleep, so that the processors carry communication only.
 
-    def __init__(self, profile: dict[str, Any], slow: float) -> None:
-        self._layers = profile["layers"]
-        self._slow = slow
+    All models that are made of it share their memory: one of them is trained at a time, nothing is written into
+    parameters, and what gradients hold does not matter.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._layers = profile.layers
+        self._device = Device()
+        self._weights = [[torch.zeros(elements) for elements in layer.tensors] for layer in self._layers]
+        self._gradients = [[torch.zeros(elements) for elements in layer.tensors] for layer in self._layers]
 
     def model(self) -> nn.Module:
-        return nn.Sequential(*(PlayedLayer(layer, self._slow) for layer in self._layers))
+        layers = zip(self._layers, self._weights, self._gradients)
+        return nn.Sequential(*(PlayedLayer(self._device, *layer) for layer in layers))
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return NoUpdate(model.parameters())
@@ -121,29 +123,61 @@ class Played(Workload):
         return model(torch.zeros(1, requires_grad=True))
 
 
-class PlayedLayer(nn.Module):
-    """Takes its time forward and backward, and has a gradient of its size."""
+class Device:
+    """Computes for as long as it is told, like a GPU that is given one kernel after another."""
 
-    def __init__(self, layer: dict[str, Any], slow: float) -> None:
+    def __init__(self) -> None:
+        # A thread may be woken up to 50 us late to save power; layers are often shorter than that.
+        pr_set_timerslack, nanoseconds = 29, 1000
+        ctypes.CDLL(None).prctl(pr_set_timerslack, nanoseconds, 0, 0, 0)
+        self._woken = self._used = 0.0
+        self._late = 0.0
+
+    def compute(self, seconds: float) -> None:
+        """Return when it is done.
+
+        A thread that sleeps is woken late, the more so when the processors are busy with communication; a device
+        would have gone on. So a layer begins when the last one ended, unless its thread has waited for something in
+        between.
+        """
+        now = time.perf_counter()
+        waited = (now - self._woken) - (time.thread_time() - self._used)
+        end = now - max(self._late - max(waited, 0.0), 0.0) + seconds
+        if end > now:
+            time.sleep(end - now)
+        self._woken, self._used = time.perf_counter(), time.thread_time()
+        self._late = max(self._woken - end, 0.0)
+
+
+class PlayedLayer(nn.Module):
+    """Takes its time forward and backward, and has gradients of its size."""
+
+    def __init__(
+        self, device: Device, layer: Layer, weights: list[torch.Tensor], gradients: list[torch.Tensor]
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(int(layer["elements"])))
-        self._forward, self._backward = slow * layer["forward"], slow * layer["backward"]
+        for place, weight in enumerate(weights):
+            self.register_parameter(f"tensor{place}", nn.Parameter(weight.detach()))
+        self._play = (device, layer, gradients)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return _Play.apply(values, self.weight, self._forward, self._backward)
+        return _Play.apply(values, self._play, *self.parameters())
 
 
 class _Play(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
-        ctx.backward, ctx.elements = backward, weight.numel()
-        time.sleep(forward)
+    def forward(ctx: Any, values: torch.Tensor, play: Any, *_: torch.Tensor) -> torch.Tensor:
+        ctx.play = play
+        device, layer, _ = play
+        device.compute(layer.forward)
         return values.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        time.sleep(ctx.backward)
-        return gradient, torch.zeros(ctx.elements), None, None
+        device, layer, gradients = ctx.play
+        device.compute(layer.backward)
+        # A fresh name for the same memory each time: PyTorch takes it as the gradient, without a copy.
+        return gradient, None, *(one.detach() for one in gradients)
 
 
 class NoUpdate(torch.optim.Optimizer):
