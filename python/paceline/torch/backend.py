@@ -156,10 +156,9 @@ class ProcessGroup(dist.ProcessGroup):
         device = tensors.same_device(batch, "all_reduce")
         if tensors.is_bitwise(op):
             return self._all_reduce_bitwise(batch, op, opts)
-        reduce = tensors.reduction(op, "all_reduce")
         started, copies = [], []
         for tensor in batch:
-            flat, dtype = tensors.to_reduce(tensor, "all_reduce", reduce)
+            flat, dtype, reduce = tensors.contribution(tensor, "all_reduce", op)
             started += self._start("all_reduce", dtype, [flat.numel()], flat, flat, reduce=reduce)
             _copy_back(tensor, flat, copies)
         return self._work(started, batch, "all_reduce", opts, copies, device, timeout)
@@ -189,10 +188,9 @@ class ProcessGroup(dist.ProcessGroup):
         device = tensors.same_device(batch, "reduce")
         if tensors.is_bitwise(op):
             return self._all_reduce_bitwise(batch, op, opts, root)
-        reduce = tensors.reduction(op, "reduce")
         started, copies = [], []
         for tensor in batch:
-            flat, dtype = tensors.to_reduce(tensor, "reduce", reduce)
+            flat, dtype, reduce = tensors.contribution(tensor, "reduce", op)
             into = flat if self._rank == root else None
             started += self._start("reduce", dtype, [flat.numel()], flat, into, root=root, reduce=reduce)
             if into is not None:
@@ -294,11 +292,12 @@ class ProcessGroup(dist.ProcessGroup):
     ) -> Work:
         outputs = _listed(outputs)
         nested = [inputs] if inputs and isinstance(inputs[0], torch.Tensor) else inputs
-        reduce = tensors.reduction(_op(opts) if op is None else op, "reduce_scatter")
+        op = _op(opts) if op is None else op
+        reduce = tensors.reduction(op, "reduce_scatter")
         started, copies, every = [], [], []
         for output, blocks in zip(outputs, _paired(nested, outputs, "reduce_scatter")):
             self._check_blocks(blocks, output, "reduce_scatter")
-            flat = [tensors.to_reduce(block, "reduce_scatter", reduce)[0] for block in blocks]
+            flat = [tensors.contribution(block, "reduce_scatter", op)[0] for block in blocks]
             into, dtype = tensors.to_reduce(output, "reduce_scatter", reduce)
             send, counts = torch.cat(flat), [block.numel() for block in flat]
             started += self._start("reduce_scatter", dtype, counts, send, into, reduce=reduce)
@@ -312,7 +311,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         operation = "reduce_scatter_tensor"
-        reduce = tensors.reduction(_op(opts), operation)
+        op = _op(opts)
         device = tensors.same_device([*outputs, *inputs], operation)
         started, copies = [], []
         for output, own in zip(_paired(outputs, inputs, operation), inputs):
@@ -324,7 +323,7 @@ class ProcessGroup(dist.ProcessGroup):
                     f"{operation}: the input has {own.numel()} elements; {self._size} ranks of "
                     f"{output.numel()} take {output.numel() * self._size}"
                 )
-            send, dtype = tensors.to_reduce(own, operation, reduce)
+            send, dtype, reduce = tensors.contribution(own, operation, op)
             into, _ = tensors.to_reduce(output, operation, reduce)
             if tensors.overlaps(send, into):
                 send = send.clone()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
 from paceline._native import PacelineError
 
 _NAMES = {
@@ -30,6 +32,8 @@ _REDUCTIONS = {
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
     dist.ReduceOp.PRODUCT: "product",
+    # Of contributions that were multiplied first.
+    dist.ReduceOp.PREMUL_SUM: "sum",
 }
 
 _BITWISE = {
@@ -43,6 +47,11 @@ def check(tensor: Any, operation: str) -> None:
     """Refuse what no operation can take, by name."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{operation} takes tensors, not {type(tensor).__name__}")
+    if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
+        raise PacelineError(
+            f"{operation}: the paceline backend takes tensors with memory of their own, not a "
+            f"{type(tensor).__name__}; use its `to_local()`, or `fully_shard` without DistributedOptimizer"
+        )
     if tensor.layout != torch.strided:
         raise PacelineError(
             f"{operation}: the paceline backend takes dense tensors, not {tensor.layout}; use "
@@ -94,6 +103,23 @@ def to_reduce(tensor: torch.Tensor, operation: str, reduce: str) -> tuple[torch.
     return flat, name
 
 
+def contribution(tensor: torch.Tensor, operation: str, op: Any) -> tuple[torch.Tensor, str, str]:
+    """What a tensor gives to a reduction: flat memory, the engine's names of its type and of ``op``.
+
+    It is a copy if it has to be multiplied first: the tensor may not be what is written.
+
+    >>> halves = dist._make_nccl_premul_sum(0.5)
+    >>> contribution(torch.tensor([2.0, 3.0]), "all_reduce", halves)
+    (tensor([1.0000, 1.5000]), 'f32', 'sum')
+    """
+    reduce = reduction(op, operation)
+    flat, dtype = to_reduce(tensor, operation, reduce)
+    if op == dist.ReduceOp.PREMUL_SUM:
+        _, factor = op.__getstate__()
+        flat = (flat * factor).to(flat.dtype)
+    return flat, dtype, reduce
+
+
 def is_bitwise(op: Any) -> bool:
     """Whether the engine has no such reduction, but gathering and combining does it."""
     return any(op == bitwise for bitwise in _BITWISE)
@@ -116,8 +142,7 @@ def reduction(op: Any, operation: str) -> str:
         if op == known:
             return name
     raise PacelineError(
-        f"{operation}: the paceline backend has no ReduceOp.{_op_name(op)}; use SUM, AVG, MIN, MAX or "
-        "PRODUCT (and scale the tensor yourself)"
+        f"{operation}: the paceline backend has no ReduceOp.{_op_name(op)}; use SUM, AVG, MIN, MAX or PRODUCT"
     )
 
 

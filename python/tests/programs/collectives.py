@@ -71,6 +71,18 @@ def all_reduce_combines_bits(rank: int, size: int) -> None:
 
 
 @check
+def premultiplied_sums_leave_inputs_alone(rank: int, size: int) -> None:
+    double = dist._make_nccl_premul_sum(2.0)
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor, op=double)
+    equal(tensor, torch.full((3,), float(size * (size - 1))))
+    given, output = torch.ones(size * 2), torch.zeros(2)
+    dist.reduce_scatter_tensor(output, given, op=double)
+    equal(output, torch.full((2,), 2.0 * size))
+    equal(given, torch.ones(size * 2))
+
+
+@check
 def all_reduce_is_asynchronous_and_has_a_future(rank: int, size: int) -> None:
     tensor = torch.ones(LONG)
     work = dist.all_reduce(tensor, async_op=True)
