@@ -5,6 +5,7 @@ use super::{
     contender::{BetweenTurns, Contender, Process},
     interrupt::Interrupt,
     protocol::{Answer, Command, Ready, Turn},
+    shared_memory,
     workload::Workload,
 };
 use anyhow::{Context, Result, bail};
@@ -159,9 +160,13 @@ impl Group {
     fn failure(&self, what: &str) -> String {
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         let from = said.char_indices().rev().nth(1500).map_or(0, |(at, _)| at);
-        match said[from..].trim() {
+        let failure = match said[from..].trim() {
             "" => format!("{} {what}", self.name),
             tail => format!("{} {what}; the end of what it wrote:\n{tail}", self.name),
+        };
+        match shared_memory::hint(&said[from..]) {
+            Some(hint) => format!("{failure}\n{hint}"),
+            None => failure,
         }
     }
 
@@ -316,6 +321,7 @@ mod tests {
         let place = Place {
             installed: folder.join("installed"),
             temporary: folder.to_path_buf(),
+            memory: folder.to_path_buf(),
             ranks: 2,
             install: Install::Nothing,
         };

@@ -19,6 +19,8 @@ pub mod progress;
 pub mod protocol;
 pub mod report;
 pub mod rounds;
+pub mod scratch;
+pub mod shared_memory;
 pub mod statistics;
 pub mod table;
 pub mod worker;
@@ -35,6 +37,7 @@ use self::{
     peers::{Install, Peer, Place},
     progress::Progress,
     report::{Bound, LeftOut, Machine, Participant, Report, Row},
+    scratch::Scratch,
     table::Style,
     workload::{Model, Sizes, Workload},
 };
@@ -42,9 +45,8 @@ use anyhow::{Context, Result, ensure};
 use paceline_job::Settings;
 use std::{
     fs,
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, ExitCode, Stdio},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -162,7 +164,7 @@ pub fn run(args: AllReduceArgs) -> Result<ExitCode> {
 
     let mut left_out = Vec::new();
     // Installing needs the machine's own network, so it comes before the private one.
-    let peers = peers(&args, temporary.path(), &interrupt, &mut left_out)?;
+    let peers = peers(&args, &temporary, &interrupt, &mut left_out)?;
 
     if cfg!(debug_assertions) {
         eprintln!("Warning: this is a debug build; ours and the limits are many times too slow.");
@@ -253,7 +255,7 @@ fn ours(args: &AllReduceArgs, settings: &Settings, left_out: &mut Vec<LeftOut>) 
 
 fn peers(
     args: &AllReduceArgs,
-    temporary: &Path,
+    scratch: &Scratch,
     interrupt: &Interrupt,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<Contender>> {
@@ -262,7 +264,8 @@ fn peers(
     let place = Place {
         // Processes are started by this path from anywhere.
         installed: std::path::absolute(installed)?,
-        temporary: temporary.to_path_buf(),
+        temporary: scratch.path().to_path_buf(),
+        memory: scratch.in_memory().to_path_buf(),
         ranks: args.ranks,
         install: if args.no_install { Install::Nothing } else { Install::Missing },
     };
@@ -322,45 +325,6 @@ fn leave_out(name: &str, error: &anyhow::Error, left_out: &mut Vec<LeftOut>) {
 
 fn reasons(left_out: &[LeftOut]) -> String {
     left_out.iter().map(|one| format!("  {}: {}", one.name, one.why)).collect::<Vec<_>>().join("\n")
-}
-
-/// A folder for one run, in memory where possible: Open MPI puts its shared segments there.
-struct Scratch {
-    folder: tempfile::TempDir,
-    /// Waits for the end of this process, however it comes, and removes the folder.
-    sweeper: Child,
-}
-
-impl Scratch {
-    fn make() -> Result<Scratch> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("paceline-bench-");
-        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
-        let folder = folder.context("make a temporary folder")?;
-        // Its input ends when we do, even by SIGKILL. A group of its own: Ctrl-C is not meant for it.
-        let sweeper = std::process::Command::new("/bin/sh")
-            .args(["-c", "cat >/dev/null; rm -rf -- \"$1\"", "paceline-sweeper"])
-            .arg(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .context("start /bin/sh, which removes temporary files")?;
-        Ok(Scratch { folder, sweeper })
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        drop(self.sweeper.stdin.take());
-        // It removes the folder, or finds it removed.
-        let _ = self.sweeper.wait();
-    }
 }
 
 fn machine(busy_before: f64) -> Machine {

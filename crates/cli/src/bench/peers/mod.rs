@@ -52,6 +52,8 @@ pub struct Place {
     pub installed: PathBuf,
     /// Removed after this run.
     pub temporary: PathBuf,
+    /// The same, for segments of shared memory.
+    pub memory: PathBuf,
     /// Ranks of every contender.
     pub ranks: u32,
     /// Whether something may be installed.

@@ -1,6 +1,9 @@
 //! Open MPI from the system's packages, and a worker in C compiled against it.
 
-use super::{super::contender::*, super::interrupt::Interrupt, Install, Peer, Place, installation};
+use super::{
+    super::{contender::*, interrupt::Interrupt, shared_memory::Room},
+    Install, Peer, Place, installation,
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     ffi::OsString,
@@ -11,6 +14,8 @@ use std::{
 };
 
 const WORKER: &str = include_str!("../../../../../bench/peers/openmpi_worker.c");
+/// What a rank's segment grows to, and a little for what lies beside it.
+const SEGMENT_BYTES: u64 = 5 << 20;
 const PACKAGES: [&str; 2] = ["libopenmpi-dev", "openmpi-bin"];
 
 /// What carries its messages.
@@ -24,6 +29,12 @@ pub enum Transport {
 
 /// Finds or installs Open MPI and compiles the worker; mpirun is the one process and speaks for all ranks.
 pub fn prepare(transport: Transport, place: &Place, interrupt: &Interrupt) -> Result<Contender> {
+    // Before anything is installed for a peer that could not run.
+    if transport == Transport::SharedMemory {
+        let needed = SEGMENT_BYTES * u64::from(place.ranks);
+        let room = Room::of(&place.memory).context("look at shared memory")?;
+        room.shortage(&place.memory, needed).map_or(Ok(()), |shortage| bail!(shortage))?;
+    }
     if installation::find("mpirun").is_none() || installation::find("mpicc").is_none() {
         install(place, interrupt)?;
     }
@@ -35,7 +46,7 @@ pub fn prepare(transport: Transport, place: &Place, interrupt: &Interrupt) -> Re
         Transport::SharedMemory => Peer::Openmpi,
         Transport::Tcp => Peer::OpenmpiTcp,
     };
-    // Sockets and segments go where the benchmark cleans up even after a killed rank.
+    // Sockets go where the benchmark cleans up even after a killed rank, and so do segments.
     let own = place.temporary.join(peer.name());
     fs::create_dir_all(&own).with_context(|| format!("create {}", own.display()))?;
     Ok(Contender {
@@ -45,7 +56,7 @@ pub fn prepare(transport: Transport, place: &Place, interrupt: &Interrupt) -> Re
                 transport,
                 shared_memory_layer(&version),
                 place.ranks,
-                &own,
+                &place.memory,
                 &worker,
             ),
             program: mpirun,

@@ -14,7 +14,7 @@ mod worker;
 pub use worker::Aligned;
 
 use super::{
-    INCOMPLETE, Scratch,
+    INCOMPLETE,
     group::Group,
     idleness::Watch,
     interrupt::Interrupt,
@@ -22,6 +22,7 @@ use super::{
     progress::Progress,
     protocol::Turn,
     publish,
+    scratch::Scratch,
     statistics::median,
     workload::{Sizes, Workload},
 };
