@@ -9,7 +9,11 @@ schedules the rest perfectly,
   before, and its backward pass makes the first ones of the next.
 
 A step takes at least the longer of (computation + wire time of the first layer's tensors) and (wire time + forward and
-backward of the last layer). This module only calculates; it measures nothing.
+backward of the last layer). Both are ends of the same rule, which holds at every layer between: what it and the layers
+before it need passes over the wire after its backward pass and before its next forward pass, and it and the layers
+after it compute before that and after. Where a few layers are large, one in the middle binds.
+
+This module only calculates; it measures nothing.
 """
 
 from __future__ import annotations
@@ -56,10 +60,12 @@ class Bound:
     first: float
     #: Of the computation, what cannot overlap the wire.
     last: float
+    #: The longest over all layers of (wire time up to it + computation from it on).
+    at_any_layer: float
 
     @property
     def step(self) -> float:
-        """The bound on a step."""
+        """The bound on a step, by its first and its last layer."""
         return max(self.computation + self.first, self.wire + self.last)
 
     @property
@@ -91,9 +97,15 @@ def bound(profile: Profile, workers: int, rate: float) -> Bound:
     begin, end = having[0], having[-1]
     # What computes before any tensor is needed may overlap the first layer's.
     free = sum(layer.seconds for layer in layers[:begin])
+    at_any_layer, passed, left = profile.seconds, 0.0, profile.seconds
+    for layer in layers:
+        passed += wire_seconds(layer.bytes, workers, rate)
+        at_any_layer = max(at_any_layer, passed + left) if layer.tensors else at_any_layer
+        left -= layer.seconds
     return Bound(
         computation=profile.seconds,
         wire=wire_seconds(profile.bytes, workers, rate),
         first=max(wire_seconds(layers[begin].bytes, workers, rate) - free, 0.0),
         last=sum(layer.seconds for layer in layers[end:]),
+        at_any_layer=at_any_layer,
     )

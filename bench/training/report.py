@@ -83,6 +83,7 @@ class Result:
             "wire_seconds": found.wire,
             "wire_rate": f"shaped rate x {PAYLOAD:.4f}",
             "bound_seconds": found.step,
+            "bound_at_any_layer_seconds": found.at_any_layer,
             "plain_bound_seconds": found.plain,
             "virtual_seconds": self.virtual,
             "hidden": {way: found.hidden(seconds, self.computation) for way, seconds in self._ways()},
@@ -161,7 +162,8 @@ def _step_times(results: Sequence[Result]) -> str:
 
 def _meanings(results: Sequence[Result]) -> str:
     header = ["workload", "slower", "rate", "over DDP: ours", "FIFO", "scheduled", "over FIFO"]
-    header += ["hidden: DDP", "scheduled", "bound", "plain", "virtual", "distance", "busy: DDP", "scheduled"]
+    header += ["hidden: DDP", "scheduled", "plain", "bound", "distance", "at any layer", "distance", "virtual"]
+    header += ["busy: DDP", "scheduled"]
     rows = []
     for result in results:
         found, best, gloo = result.bound, result.best, result.seconds("ddp-gloo")
@@ -169,8 +171,10 @@ def _meanings(results: Sequence[Result]) -> str:
         row += [_times(result.ratio(way, "ddp-gloo")) for way in ("ddp-paceline", "optimizer-fifo", "optimizer")]
         row += [_times(result.ratio("optimizer", "optimizer-fifo"))]
         row += [_percent(None if one is None else found.hidden(one, result.computation)) for one in (gloo, best)]
-        row += [time(found.step), time(found.plain), time(result.virtual.get("perfect"))]
-        row += [_percent(None if best is None else found.distance(best), signed=True)]
+        row += [time(found.plain)]
+        for limit in (found.step, found.at_any_layer):
+            row += [time(limit), _percent(None if best is None else best / limit - 1, signed=True)]
+        row += [time(result.virtual.get("perfect"))]
         row += [_percent(result.measured["busy"].get(way)) for way in ("ddp-gloo", "optimizer")]
         rows.append(row)
     return _aligned(header, rows)
@@ -205,10 +209,12 @@ def notes(results: Sequence[Result]) -> list[str]:
         found.append(f"Scheduling costs more than {_percent(COST)}: " + _named(costly, "optimizer-fifo"))
     near = [result for result in results if result.comparable and result.best is not None]
     if near:
-        within = sum(result.bound.distance(result.best or 0.0) <= NEAR for result in near)
+        pairs = [(result.best or 0.0, result.bound) for result in near]
+        ends = sum(best <= (1 + NEAR) * limits.step for best, limits in pairs)
+        layers = sum(best <= (1 + NEAR) * limits.at_any_layer for best, limits in pairs)
         found.append(
-            f"Within {_percent(NEAR)} of the bound in {within} of {len(near)} cells whose computation and wire time "
-            f"are within {COMPARABLE:g}x of each other."
+            f"Computation and wire time are within {COMPARABLE:g}x of each other in {len(near)} cells: {ends} of them "
+            f"are within {_percent(NEAR)} of the bound, {layers} of the one at any layer."
         )
     unfaithful = {result.cell.rate: result.carried for result in results if (result.carried or 1) < FAITHFUL}
     for rate, carried in unfaithful.items():

@@ -173,7 +173,7 @@ class Session:
             print(report.tables(self._results))
             print("\n".join(report.notes(self._results)))
         for name, why in self.failures:
-            print(f"Not measured: {name}: {why}")
+            print(f"Not measured: {name}: {why.splitlines()[0]}")
 
     def _one(self, cell: Cell, guess: float, head: str) -> report.Result:
         carried = self._check(cell)

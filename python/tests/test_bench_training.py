@@ -54,6 +54,17 @@ def test_where_the_wire_is_longer_it_rests_while_the_last_layer_computes() -> No
     assert found.ratio == pytest.approx(60 / 144)
 
 
+def test_a_layer_between_may_bind() -> None:
+    # 4 workers at 1 Gbit/s: 12 ms a megabyte. At the first layer 60 + 12 ms, at the last 72 + 30 ms, and at the second
+    # 36 ms for the first two layers' tensors and 54 ms in which the last two compute.
+    assert bounds.bound(THREE, 4, 1e9).at_any_layer == pytest.approx(0.102)
+    # With a small last layer: 60 + 12, 39.6 + 24, 36 + 54 (the first 3 MB, and all but 6 ms of the computation).
+    small = (*THREE.layers[:2], profiles.Layer("third", (75_000,), 0.010, 0.020))
+    found = bounds.bound(profiles.Profile("small", "", small), 4, 1e9)
+    assert found.step == pytest.approx(0.072)
+    assert found.at_any_layer == pytest.approx(0.036 + 0.054)
+
+
 def test_what_is_hidden_is_what_the_step_does_not_show() -> None:
     found = bounds.bound(THREE, 4, 2e9)
     assert found.hidden(0.096) == pytest.approx(0)  # one after the other
