@@ -16,6 +16,9 @@ from paceline._native import Coordinator, PacelineError, Worker, fresh_secret
 
 #: How long the process that hosts the coordinator stays for the others, in seconds.
 PATIENCE = 60.0
+#: How long leaving waits for operations in flight that other workers may need, in seconds. They need no help
+#: of the caller's any more; those that others never called would not end in any time.
+DRAIN = 10.0
 
 
 class Membership:
@@ -52,12 +55,13 @@ class Membership:
             self._generations[group] = self._generations.get(group, 0) + 1
             return self._generations[group]
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """Leave the job. After a fork, the child has nothing to leave."""
+    def close(self, patience: float = PATIENCE, drain: float = DRAIN) -> None:
+        """Leave the job; what is in flight after ``drain`` seconds fails. After a fork, the child has
+        nothing to leave."""
         if os.getpid() != self._process:
             return
         with self._closing:
-            self.worker.close(patience)
+            self.worker.close(patience, drain)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
@@ -95,7 +99,9 @@ def release(membership: Membership) -> None:
         if membership.users > 0 or membership.lasting or membership not in _memberships:
             return
         _memberships.remove(membership)
-        leaving = threading.Thread(target=membership.close, name="paceline-leaving")
+        # In a `finally`, say: what is in flight belongs to what failed.
+        drain = DRAIN if sys.exc_info()[0] is None else 0.0
+        leaving = threading.Thread(target=membership.close, args=(PATIENCE, drain), name="paceline-leaving")
         leaving.start()
         _leaving[:] = [thread for thread in _leaving if thread.is_alive()] + [leaving]
 
@@ -105,7 +111,7 @@ def _leave_all() -> None:
     failed = getattr(sys, "last_type", None) is not None
     with _lock:
         while _memberships:
-            _memberships.pop().close(0.0 if failed else PATIENCE)
+            _memberships.pop().close(*((0.0, 0.0) if failed else (PATIENCE, DRAIN)))
 
 
 def init() -> None:

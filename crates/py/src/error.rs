@@ -39,7 +39,7 @@ create_exception!(
     paceline,
     AbortedError,
     PacelineError,
-    "The operation failed on another worker first. `peer` is its rank."
+    "The operation failed on another worker first, whose rank is `peer`, or was given up here."
 );
 
 /// Make the classes known to Python.
@@ -71,6 +71,15 @@ pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
         OpError::Invalid { .. } => (PacelineError::new_err(text), None),
     };
     match exception.value(py).setattr("peer", peer) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}
+
+/// The exception for an operation that nobody waits for any more.
+pub(crate) fn given_up(py: Python<'_>, reason: &str) -> PyErr {
+    let exception = AbortedError::new_err(reason.to_string());
+    match exception.value(py).setattr("peer", py.None()) {
         Ok(()) => exception,
         Err(other) => other,
     }

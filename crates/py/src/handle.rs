@@ -1,7 +1,7 @@
 //! An operation in flight, as Python holds it.
 
 use crate::{coordinator::seconds_from, error, notice::Flight};
-use paceline_net::{Handle as Running, Outcome};
+use paceline_net::Handle as Running;
 use pyo3::prelude::*;
 use std::{
     sync::Arc,
@@ -26,19 +26,31 @@ impl Handle {
         });
         Handle { running, flight }
     }
+
+    fn is_over(&self) -> bool {
+        self.running.poll().is_some() || self.flight.given_up().is_some()
+    }
 }
 
 #[pymethods]
 impl Handle {
-    /// Whether it ended, well or not. Never waits.
+    /// Whether it ended, well or not, or was given up. Never waits.
     fn done(&self) -> bool {
-        self.running.poll().is_some()
+        self.is_over()
     }
 
     /// The exception it ended with; `None` if it goes on or ended well.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
-        let outcome = self.running.poll()?;
-        outcome.err().map(|error| error::operation(py, &error))
+        let error = match self.running.poll() {
+            Some(Ok(())) => return None,
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        // What failed after it was given up may have failed because of that.
+        match self.flight.given_up() {
+            Some(reason) => Some(error::given_up(py, &reason)),
+            None => error.map(|error| error::operation(py, &error)),
+        }
     }
 
     /// Wait until it ended, and raise if it failed. False if `timeout` seconds passed first: then it
@@ -46,11 +58,23 @@ impl Handle {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = timeout.map(|seconds| Instant::now() + seconds_from(seconds));
-        let outcome = in_slices(py, deadline, |until| self.running.wait_until(until))?;
-        match outcome {
-            None => Ok(false),
-            Some(outcome) => raised(py, outcome).map(|()| true),
+        let over = in_slices(py, deadline, |until| {
+            if self.flight.given_up().is_none() {
+                self.running.wait_until(until);
+            }
+            self.is_over().then_some(())
+        })?;
+        match (over, self.exception(py)) {
+            (None, _) => Ok(false),
+            (Some(()), None) => Ok(true),
+            (Some(()), Some(error)) => Err(error),
         }
+    }
+
+    /// Stop waiting for it, for the reason given: whoever waits or listens hears that, unless it has
+    /// ended. The engine goes on, and so does its hold on the memory.
+    fn give_up(&self, reason: &str) {
+        self.flight.give_up(&reason.into());
     }
 
     /// Call `listener()` when it ended, on the thread that runs `Worker.deliver`.
@@ -79,7 +103,10 @@ pub(crate) fn wait_any(
     }
     let deadline = timeout.map(|seconds| Instant::now() + seconds_from(seconds));
     let running: Vec<&Running> = handles.iter().map(|handle| &handle.get().running).collect();
-    in_slices(py, deadline, |until| Running::wait_any(&running, until))
+    in_slices(py, deadline, |until| {
+        let over = || handles.iter().position(|handle| handle.get().is_over());
+        over().or_else(|| Running::wait_any(&running, until)).or_else(over)
+    })
 }
 
 /// Wait without the interpreter, a slice at a time, so that Ctrl-C is heard.
@@ -99,8 +126,4 @@ fn in_slices<R: Send>(
             return Ok(None);
         }
     }
-}
-
-fn raised(py: Python<'_>, outcome: Outcome) -> PyResult<()> {
-    outcome.map_err(|error| error::operation(py, &error))
 }

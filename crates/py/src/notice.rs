@@ -1,23 +1,47 @@
 //! How Python hears that operations ended. The engine's threads must never wait for the interpreter,
 //! so they put a notice into a queue; one thread of Python's takes them out and makes the calls. The
-//! queue holds at most one notice for each operation in flight.
+//! queue holds at most two notices for each operation in flight.
+//!
+//! An operation can also be given up: its users hear so at once, while its memory stays the engine's
+//! until the engine is done with it.
 
 use paceline_net::Outcome;
 use pyo3::prelude::*;
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    mpsc::{Receiver, Sender, channel},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::{Duration, Instant},
 };
+
+/// How often leaving looks whether operations have ended.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Whether other workers may need an operation of this worker to go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// It gives others something: leaving waits a while for it.
+    ByOthers,
+    /// It only takes, such as a receive that may stay open for ever.
+    ByNobodyElse,
+}
 
 /// The part of an operation that Python cares about.
 pub(crate) struct Flight {
+    number: u64,
+    needed: Needed,
     state: Mutex<State>,
     notices: Sender<Notice>,
+    open: Arc<Open>,
 }
 
 #[derive(Default)]
 struct State {
     ended: bool,
+    /// Why nobody waits for it any more, although it has not ended.
+    given_up: Option<Arc<str>>,
     /// Nobody holds the handle any more, so its memory is given back when it ends.
     abandoned: bool,
     listeners: Vec<Py<PyAny>>,
@@ -30,6 +54,16 @@ enum Notice {
     Closed,
 }
 
+/// Operations that have not ended, by number.
+#[derive(Default)]
+struct Open(Mutex<HashMap<u64, Weak<Flight>>>);
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Flight>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Flight {
     /// The engine's side: it ended. Takes no lock that anybody holds while waiting.
     pub(crate) fn end(self: &Arc<Flight>, _outcome: Outcome) {
@@ -37,6 +71,7 @@ impl Flight {
         state.ended = true;
         let notice = state.abandoned || !state.listeners.is_empty();
         drop(state);
+        self.open.lock().remove(&self.number);
         if notice {
             // Without a receiver the worker is closed, and nobody listens.
             let _ = self.notices.send(Notice::Ended(self.clone()));
@@ -47,11 +82,30 @@ impl Flight {
     pub(crate) fn listen(self: &Arc<Flight>, listener: Py<PyAny>) {
         let mut state = self.lock();
         state.listeners.push(listener);
-        let ended = state.ended;
+        let over = state.ended || state.given_up.is_some();
         drop(state);
-        if ended {
+        if over {
             let _ = self.notices.send(Notice::Ended(self.clone()));
         }
+    }
+
+    /// Tell its users that it will not end, unless it has.
+    pub(crate) fn give_up(self: &Arc<Flight>, reason: &Arc<str>) {
+        let mut state = self.lock();
+        if state.ended || state.given_up.is_some() {
+            return;
+        }
+        state.given_up = Some(reason.clone());
+        let notice = !state.listeners.is_empty();
+        drop(state);
+        if notice {
+            let _ = self.notices.send(Notice::Ended(self.clone()));
+        }
+    }
+
+    /// Why it was given up, if it was.
+    pub(crate) fn given_up(&self) -> Option<Arc<str>> {
+        self.lock().given_up.clone()
     }
 
     /// The handle is gone. What was kept is given back, by the thread that holds the interpreter.
@@ -68,22 +122,63 @@ impl Flight {
     }
 }
 
-/// The queue of one worker.
+/// The queue of one worker, and its operations that have not ended.
 pub(crate) struct Notices {
     sender: Sender<Notice>,
     receiver: Mutex<Receiver<Notice>>,
+    open: Arc<Open>,
+    posted: Mutex<u64>,
 }
 
 impl Notices {
     pub(crate) fn new() -> Notices {
         let (sender, receiver) = channel();
-        Notices { sender, receiver: Mutex::new(receiver) }
+        let (open, posted) = (Arc::default(), Mutex::new(0));
+        Notices { sender, receiver: Mutex::new(receiver), open, posted }
     }
 
     /// An operation about to be posted, with what must live until it ended.
-    pub(crate) fn flight(&self, keep: Option<Py<PyAny>>) -> Arc<Flight> {
-        let state = Mutex::new(State { keep, ..State::default() });
-        Arc::new(Flight { state, notices: self.sender.clone() })
+    pub(crate) fn flight(&self, keep: Option<Py<PyAny>>, needed: Needed) -> Arc<Flight> {
+        let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        *posted += 1;
+        let flight = Arc::new(Flight {
+            number: *posted,
+            needed,
+            state: Mutex::new(State { keep, ..State::default() }),
+            notices: self.sender.clone(),
+            open: self.open.clone(),
+        });
+        self.open.lock().insert(flight.number, Arc::downgrade(&flight));
+        flight
+    }
+
+    /// Wait until nothing is in flight that others may need, for `limit` at most.
+    pub(crate) fn drain(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let needed = |flight: &Arc<Flight>| flight.needed == Needed::ByOthers;
+        while self.in_flight().iter().any(needed) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Tell the users of all operations in flight that they will not end.
+    pub(crate) fn give_up(&self, reason: &str) {
+        let reason: Arc<str> = reason.into();
+        for flight in self.in_flight() {
+            flight.give_up(&reason);
+        }
+    }
+
+    /// The engine is gone: what has not ended never will. Its memory is never given back, because a
+    /// worker of this host may just be writing it.
+    pub(crate) fn keep_for_ever(&self) {
+        for flight in self.in_flight() {
+            std::mem::forget(flight.lock().keep.take());
+        }
+    }
+
+    fn in_flight(&self) -> Vec<Arc<Flight>> {
+        self.open.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Let [`Notices::deliver`] return once it has delivered what is in the queue.
@@ -101,7 +196,7 @@ impl Notices {
             let Ok(Notice::Ended(flight)) = notice else { return };
             let mut state = flight.lock();
             let listeners = std::mem::take(&mut state.listeners);
-            let keep = if state.abandoned { state.keep.take() } else { None };
+            let keep = if state.abandoned && state.ended { state.keep.take() } else { None };
             drop(state);
             drop(keep);
             for listener in listeners {

@@ -5,7 +5,7 @@ use crate::{
     coordinator::{Coordinator, seconds_from},
     error::{self, PacelineError},
     handle::Handle,
-    notice::Notices,
+    notice::{Needed, Notices},
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View};
 use paceline_net::{
@@ -141,10 +141,13 @@ impl Worker {
             collective(kind, counts, receives, root).map_err(PacelineError::new_err)?;
         let group: Option<Arc<[Rank]>> = ranks.map(|ranks| ranks.into_iter().map(Rank).collect());
         self.check(name, &collective, group.as_deref(), dtype, input, output)?;
+        let needed = match collective {
+            Collective::Recv { .. } => Needed::ByNobodyElse,
+            _ => Needed::ByOthers,
+        };
+        let flight = self.notices.flight(keep, needed);
         let mut operation = Operation::new(name, collective).reduce(reduce).priority(priority);
         operation.group = group;
-
-        let flight = self.notices.flight(keep);
         let running = py.detach(|| {
             let worker = self.read();
             let worker = worker.as_ref()?;
@@ -153,7 +156,10 @@ impl Worker {
             // above; `keep` lives until the operation ended.
             Some(unsafe { worker.start_untyped(operation, dtype, input, output) })
         });
-        let running = running.ok_or_else(closed)?;
+        let Some(running) = running else {
+            flight.end(Ok(()));
+            return Err(closed());
+        };
         Ok(Handle::new(running, flight))
     }
 
@@ -162,13 +168,21 @@ impl Worker {
         self.notices.deliver(py);
     }
 
-    /// Leave in good order. A worker that hosts the coordinator stays for the others, for `patience`
-    /// seconds at most.
-    #[pyo3(signature = (patience=60.0))]
-    fn close(&self, py: Python<'_>, patience: f64) {
+    /// Leave in good order. Operations in flight that others may need have `drain` seconds to end;
+    /// what has not ended then fails. A worker that hosts the coordinator stays for the others, for
+    /// `patience` seconds at most.
+    #[pyo3(signature = (patience=60.0, drain=0.0))]
+    fn close(&self, py: Python<'_>, patience: f64, drain: f64) {
         py.detach(|| {
+            self.notices.drain(seconds_from(drain));
             let running = self.running.write().unwrap_or_else(PoisonError::into_inner).take();
+            // Before the connections go: nobody should hear that the others are lost.
+            self.notices.give_up(
+                "this worker left the job before the operation ended; wait for operations before \
+                 leaving or destroying the process group",
+            );
             drop(running);
+            self.notices.keep_for_ever();
             let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(coordinator) = hosted {
                 coordinator.wait(seconds_from(patience));

@@ -8,6 +8,7 @@ collectives, or the same one with different shapes, are told so instead of hangi
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -79,6 +80,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._matching = Matching(self._membership, str(options.group_id))
         self._mail = PointToPoint(self)
         self._checked = False
+        #: What was started and is still held by somebody: to be failed by :meth:`abort`.
+        self._works: weakref.WeakSet[Work] = weakref.WeakSet()
 
     # What PyTorch asks about a group.
 
@@ -142,7 +145,11 @@ class ProcessGroup(dist.ProcessGroup):
             membership, self._membership = self._membership, None
             world.release(membership)
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Fail what is in flight on this rank, at once, and give the worker back."""
+        for work in list(self._works):
+            work.give_up("this process group was aborted")
+        self.shutdown()
 
     # Collectives on one tensor each.
 
@@ -432,7 +439,9 @@ class ProcessGroup(dist.ProcessGroup):
 
         seconds = _seconds(timeout or getattr(opts, "timeout", None), self._timeout)
         stream = staging.return_stream(device) if device.type == "cuda" else None
-        return Work(started, result, name, seconds, finish if copies else None, stream)
+        work = Work(started, result, name, seconds, finish if copies else None, stream)
+        self._works.add(work)
+        return work
 
     def _check_alone(self) -> None:
         """PyTorch lets one of our groups take the place of all backends that were asked for: say so."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from paceline._native import StalledError
+from paceline._native import Handle, StalledError
 
 
 class InFlight(Protocol):
@@ -66,20 +66,28 @@ class Work(dist.Work):
             seconds = self._timeout
         for operation in self._operations:
             try:
-                if not operation.wait(seconds):
-                    raise StalledError(
-                        f"`{self._name}`: not finished after {seconds:g} s, the timeout of this wait; see "
-                        "whether all ranks called it, or give it more time"
-                    )
-            except StalledError:
-                raise
+                ended = operation.wait(seconds)
+            except StalledError as error:
+                raise StalledError(f"`{self._name}` ran into the timeout of its group: {error}") from error
             except Exception:
                 break
+            if not ended:
+                raise StalledError(
+                    f"`{self._name}`: not finished after {seconds:g} s, the timeout of this wait; see "
+                    "whether all ranks called it, or give it more time"
+                )
         self._settle()
         if self._error is not None:
             raise self._error
         self.synchronize()
         return True
+
+    def give_up(self, reason: str) -> None:
+        """Let it fail for this reason, unless it has ended. Whoever waits hears it."""
+        for operation in self._operations:
+            # A piece that is on its way between devices ends by itself soon.
+            if isinstance(operation, Handle):
+                operation.give_up(f"`{self._name}`: {reason}")
 
     def is_completed(self) -> bool:
         """Whether it ended, well or not."""
