@@ -128,7 +128,7 @@ impl Driver {
     pub fn perform(&mut self, now: Time, wire: &mut Vec<Frame>) {
         while let Some(action) = self.queue.pop_front() {
             match action {
-                Action::Send { to, token, header, payload } => {
+                Action::Send { to, token, header, payload, .. } => {
                     assert!(to != self.engine.rank() && to.index() < self.gone.len());
                     if self.gone[to.index()] {
                         continue;

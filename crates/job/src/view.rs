@@ -182,7 +182,8 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Scheduling off: chunks enter the network in the order they were posted, as fast as they come.
+    /// No credit: chunks enter the network as fast as they come. With one priority for all, tensors leave first come,
+    /// first served.
     pub fn fifo(self) -> Settings {
         Settings { credit: ByteSize::UNLIMITED, ..self }
     }

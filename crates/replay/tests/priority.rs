@@ -13,8 +13,13 @@ use std::{sync::Arc, time::Duration};
 const BULK: OpId = OpId(0);
 const URGENT: OpId = OpId(1);
 
-/// Four workers all-reduce 64 MiB; 5 ms later they all-reduce 256 KiB that the next layer waits for.
-fn run(strategy: &str, settings: Settings) -> Outcome {
+const STRATEGIES: [&str; 4] = ["ring", "hierarchical", "parameter_server", "double_tree"];
+
+/// A tensor that is posted some time after the start, with its size and its priority.
+type Posted = (Time, u64, i64);
+
+/// Four workers of 10 Gbit/s all-reduce these tensors; their numbers are their places.
+fn run(strategy: &str, settings: Settings, tensors: &[Posted]) -> Outcome {
     let settings = Settings { strategy: StrategyChoice(strategy.to_string()), ..settings };
     let hosts = (0..4).map(|rank| format!("host{rank}")).collect();
     let view = Arc::new(View::on_hosts(hosts, settings));
@@ -22,21 +27,22 @@ fn run(strategy: &str, settings: Settings) -> Outcome {
     let topology = Topology::uniform(&view, link, link);
     let mut cluster = Cluster::new(view, &topology, ClusterConfig::default()).unwrap();
     for rank in (0..4).map(Rank) {
-        let post = |op: OpId, name: &str, bytes: u64, priority| Post {
-            op,
-            name: name.into(),
-            collective: Collective::AllReduce { len: bytes / 4 },
-            dtype: Dtype::F32,
-            reduce: ReduceOp::Sum,
-            priority,
-            group: None,
-            in_place: true,
-        };
-        cluster.post(Time::ZERO, rank, post(BULK, "bulk", 64 << 20, 100)).unwrap();
-        cluster.post(Time(5_000_000), rank, post(URGENT, "urgent", 256 << 10, 0)).unwrap();
+        for (place, (at, bytes, priority)) in tensors.iter().enumerate() {
+            let post = Post {
+                op: OpId(place as u32),
+                name: format!("tensor {place}").into(),
+                collective: Collective::AllReduce { len: bytes / 4 },
+                dtype: Dtype::F32,
+                reduce: ReduceOp::Sum,
+                priority: *priority,
+                group: None,
+                in_place: true,
+            };
+            cluster.post(*at, rank, post).unwrap();
+        }
     }
     let outcome = cluster.run();
-    assert!(outcome.stuck.is_empty() && outcome.finishes.len() == 8);
+    assert!(outcome.stuck.is_empty() && outcome.finishes.len() == 4 * tensors.len());
     assert!(outcome.finishes.iter().all(|finish| finish.result.is_ok()));
     outcome
 }
@@ -45,20 +51,53 @@ fn last(outcome: &Outcome, op: OpId) -> Time {
     (0..4).filter_map(|rank| outcome.finished_at(Rank(rank), op)).max().expect("all have ended")
 }
 
+fn mebibyte_chunks() -> Settings {
+    Settings { partition: ByteSize::mib(1), credit: ByteSize::mib(1), ..Settings::default() }
+}
+
 #[test]
-fn an_urgent_tensor_overtakes_bulk_when_credit_is_small_and_queues_behind_it_without() {
-    for strategy in ["ring", "hierarchical", "parameter_server", "double_tree"] {
-        let settings = Settings { partition: ByteSize::mib(1), ..Settings::default() };
-        let small = run(strategy, Settings { credit: ByteSize::mib(1), ..settings.clone() });
-        let fifo = run(strategy, settings.fifo());
-        let (overtaking, queueing) = (last(&small, URGENT), last(&fifo, URGENT));
+fn an_urgent_tensor_overtakes_bulk_that_came_first() {
+    let late = Time(5_000_000);
+    for strategy in STRATEGIES {
+        let with_priorities =
+            |bulk, urgent| [(Time::ZERO, 64 << 20, bulk), (late, 256 << 10, urgent)];
+        let ordered = run(strategy, mebibyte_chunks(), &with_priorities(100, 0));
+        let fifo = run(strategy, mebibyte_chunks().fifo(), &with_priorities(0, 0));
+        let (overtaking, queueing) = (last(&ordered, URGENT), last(&fifo, URGENT));
         assert!(
-            overtaking.0 - 5_000_000 < (queueing.0 - 5_000_000) / 4,
-            "{strategy}: {overtaking:?} with credit, {queueing:?} first come first served"
+            overtaking.0 - late.0 < (queueing.0 - late.0) / 4,
+            "{strategy}: {overtaking:?} by priority, {queueing:?} first come first served"
         );
         // The order is not paid for with the whole: bulk ends about as soon.
-        let (with, without) = (last(&small, BULK).0 as f64, last(&fifo, BULK).0 as f64);
+        let (with, without) = (last(&ordered, BULK).0 as f64, last(&fifo, BULK).0 as f64);
         assert!(with < 1.2 * without, "{strategy}: bulk took {with} ns, not {without}");
-        assert!(last(&small, URGENT) < last(&small, BULK), "{strategy}");
+        assert!(last(&ordered, URGENT) < last(&ordered, BULK), "{strategy}");
+    }
+}
+
+#[test]
+fn an_urgent_tensor_overtakes_even_what_has_begun_everywhere() {
+    let late = Time(5_000_000);
+    for strategy in STRATEGIES {
+        let tensors = [(Time::ZERO, 64 << 20, 100), (late, 256 << 10, 0)];
+        let outcome = run(strategy, mebibyte_chunks().fifo(), &tensors);
+        let (urgent, bulk) = (last(&outcome, URGENT).0 - late.0, last(&outcome, BULK).0);
+        assert!(urgent < bulk / 8, "{strategy}: {urgent} ns of {bulk}");
+    }
+}
+
+#[test]
+fn tensors_of_one_priority_finish_one_after_another() {
+    for strategy in STRATEGIES {
+        let tensors = vec![(Time::ZERO, 4 << 20, 0); 20];
+        let outcome = run(strategy, mebibyte_chunks().fifo(), &tensors);
+        let ends: Vec<u64> = (0..20).map(|op| last(&outcome, OpId(op)).0).collect();
+        assert!(ends.is_sorted(), "{strategy}: {ends:?}");
+        assert!(
+            ends[9] < ends[19] * 2 / 3,
+            "{strategy}: half is done at {} of {}",
+            ends[9],
+            ends[19]
+        );
     }
 }

@@ -6,7 +6,7 @@
 use crate::{
     collective::Collective,
     frame::{Header, OpKey},
-    scheduler::Priority,
+    scheduler::{Priority, Urgency},
     slab::Key,
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion};
@@ -171,6 +171,8 @@ pub enum Action {
         to: Rank,
         /// To be given back in [`Event::Delivered`]; `None` for control frames.
         token: Option<Key>,
+        /// Its place among the frames that wait to leave.
+        urgency: Urgency,
         /// The header.
         header: Header,
         /// What follows it.

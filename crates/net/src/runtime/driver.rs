@@ -242,19 +242,21 @@ impl Driver {
 
     fn perform_one(&mut self, action: Action) {
         match action {
-            Action::Send { to, token, header, payload } => {
+            Action::Send { to, token, urgency, header, payload } => {
                 match (&mut self.links[to.index()], payload) {
                     (None, _) => {}
                     (Some(Link::Tcp { connections, next }), Payload::Memory(loc)) => {
                         *next = (*next + 1) % connections.len();
-                        connections[*next].send(header, self.core.memory.read(loc), token);
+                        let memory = self.core.memory.read(loc);
+                        connections[*next].send(header, urgency, memory, token);
                     }
                     (Some(Link::Tcp { connections, .. }), Payload::Inline(bytes)) => {
                         connections[0].send_control(header, bytes);
                     }
                     (Some(Link::Shm(link)), Payload::Memory(loc)) => {
                         let memory = &self.core.memory;
-                        link.send(header, memory.read(loc), loc, memory.copying(loc), token);
+                        let copying = memory.copying(loc);
+                        link.send(header, urgency, memory.read(loc), loc, copying, token);
                     }
                     (Some(Link::Shm(link)), Payload::Inline(bytes)) => {
                         link.send_control(header, bytes);

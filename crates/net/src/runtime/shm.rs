@@ -16,6 +16,7 @@ use paceline_sync::{
     event::{Loc, Placement},
     frame::{HEADER_BYTES, Header, Kind, OpKey},
     program::Slot,
+    scheduler::Urgency,
     slab::Key,
 };
 use rustc_hash::FxHashMap;
@@ -95,6 +96,7 @@ impl AsleepWord {
 
 #[derive(Debug)]
 struct OutFrame {
+    urgency: Urgency,
     header: Header,
     payload: Payload,
     token: Option<Key>,
@@ -130,6 +132,7 @@ pub(crate) struct ShmLink {
     peer_asleep: AsleepWord,
     store: Arc<Store>,
     control: VecDeque<OutFrame>,
+    /// The most urgent first.
     data: VecDeque<OutFrame>,
     receipts: VecDeque<u32>,
     /// Places in our memory that the peer may write, to be announced.
@@ -205,18 +208,20 @@ impl ShmLink {
     pub(crate) fn send(
         &mut self,
         header: Header,
+        urgency: Urgency,
         memory: *const u8,
         loc: Loc,
         copying: Copying,
         token: Option<Key>,
     ) {
         let payload = Payload::Memory(memory, loc, copying);
-        self.data.push_back(OutFrame { header, payload, token });
+        let place = urgency.place(0, self.data.len(), |place| self.data[place].urgency);
+        self.data.insert(place, OutFrame { urgency, header, payload, token });
     }
 
     pub(crate) fn send_control(&mut self, header: Header, payload: Box<[u8]>) {
         let payload = Payload::Inline(payload);
-        self.control.push_back(OutFrame { header, payload, token: None });
+        self.control.push_back(OutFrame { urgency: Urgency::FIRST, header, payload, token: None });
     }
 
     pub(crate) fn send_receipt(&mut self, receipt: u32) {

@@ -13,6 +13,7 @@ use paceline_job::Rank;
 use paceline_sync::{
     event::{Placement, Recipe},
     frame::{HEADER_BYTES, Header, Kind},
+    scheduler::Urgency,
     slab::Key,
 };
 use std::{
@@ -71,6 +72,7 @@ struct Sealing {
 
 #[derive(Debug)]
 struct OutFrame {
+    urgency: Urgency,
     header: [u8; HEADER_BYTES],
     payload: OutPayload,
     token: Option<Key>,
@@ -111,6 +113,7 @@ struct Outgoing {
     /// The frame that was begun, and how much of it is out.
     begun: Option<(OutFrame, usize)>,
     control: VecDeque<OutFrame>,
+    /// The most urgent first.
     data: VecDeque<OutFrame>,
 }
 
@@ -186,15 +189,25 @@ impl TcpLink {
     }
 
     /// Queue a data frame.
-    pub(crate) fn send(&mut self, header: Header, memory: *const u8, token: Option<Key>) {
+    pub(crate) fn send(
+        &mut self,
+        header: Header,
+        urgency: Urgency,
+        memory: *const u8,
+        token: Option<Key>,
+    ) {
         let payload = OutPayload::Memory(memory, header.payload_bytes());
-        self.outgoing.data.push_back(OutFrame { header: header.encode(), payload, token });
+        let frame = OutFrame { urgency, header: header.encode(), payload, token };
+        let data = &mut self.outgoing.data;
+        let place = urgency.place(0, data.len(), |place| data[place].urgency);
+        data.insert(place, frame);
     }
 
     /// Queue a control frame ahead of data.
     pub(crate) fn send_control(&mut self, header: Header, payload: Box<[u8]>) {
-        let payload = OutPayload::Inline(payload);
-        self.outgoing.control.push_back(OutFrame { header: header.encode(), payload, token: None });
+        let (header, payload) = (header.encode(), OutPayload::Inline(payload));
+        let urgency = Urgency::FIRST;
+        self.outgoing.control.push_back(OutFrame { urgency, header, payload, token: None });
     }
 
     /// Whether bytes wait for the kernel to take them.

@@ -131,7 +131,7 @@ impl<M: Memory> Cluster<M> {
 
     fn act(&mut self, rank: u32, action: Action) {
         match action {
-            Action::Send { to, token, header, payload } => {
+            Action::Send { to, token, urgency, header, payload } => {
                 let body = match (token, payload) {
                     (Some(token), Payload::Memory(from)) => {
                         let parcel = self.memory.depart(Rank(rank), to, token, &header, from);
@@ -142,7 +142,7 @@ impl<M: Memory> Cluster<M> {
                         unreachable!("an engine wants to hear that memory was sent")
                     }
                 };
-                let frame = Frame::new(header, body);
+                let frame = Frame::new(header, urgency, body);
                 if self.per_frame == 0 {
                     self.network.send(self.now, rank, to.0, frame, &mut self.timeline);
                 } else {

@@ -11,6 +11,7 @@ use paceline_job::{Rank, Time, View};
 use paceline_sync::{
     event::{Event, Post},
     frame::{Header, Kind, OpKey},
+    scheduler::Urgency,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -87,7 +88,8 @@ impl<M: Memory> Cluster<M> {
                 self.unfinished[rank.index()].clear();
                 for peer in (0..self.engines.len() as u32).filter(|peer| *peer != rank.0) {
                     let key = OpKey { name: 0, uses: 0, view: self.engines[0].view().version };
-                    let frame = Frame::new(Header::control(Kind::Goodbye, key), Body::Goodbye);
+                    let goodbye = Header::control(Kind::Goodbye, key);
+                    let frame = Frame::new(goodbye, Urgency::LAST, Body::Goodbye);
                     self.network.send(self.now, rank.0, peer, frame, &mut self.timeline);
                 }
             }

@@ -3,12 +3,13 @@
 //!
 //! A frame waits in the sender, is *committed* to the stream when the kernel takes its first byte,
 //! is *delivered* when the kernel takes its last, leaves the wire, and arrives a latency later.
-//! Control frames pass data frames that are not committed.
+//! Until they are committed, control frames pass data frames, and urgent data frames pass others.
 
 use super::links::Path;
 use crate::random::Random;
 use paceline_sync::{
     frame::{HEADER_BYTES, Header},
+    scheduler::Urgency,
     slab::Key,
 };
 use std::collections::VecDeque;
@@ -29,6 +30,7 @@ pub(crate) enum Body<P> {
 pub(crate) struct Frame<P> {
     pub header: Header,
     pub body: Body<P>,
+    urgency: Urgency,
     /// When its first byte arrives; meaningful once that byte has left.
     pub first_byte_at: u64,
     /// One past its last byte, counted from the connection's first.
@@ -38,8 +40,8 @@ pub(crate) struct Frame<P> {
 }
 
 impl<P> Frame<P> {
-    pub(crate) fn new(header: Header, body: Body<P>) -> Frame<P> {
-        Frame { header, body, first_byte_at: 0, end: 0, arrival: 0 }
+    pub(crate) fn new(header: Header, urgency: Urgency, body: Body<P>) -> Frame<P> {
+        Frame { header, body, urgency, first_byte_at: 0, end: 0, arrival: 0 }
     }
 
     fn is_last(&self) -> bool {
@@ -216,12 +218,14 @@ impl<P> Connection<P> {
             self.anchor_position = self.committed_bytes as f64;
             frame.first_byte_at = now + self.latency;
         }
+        let data = (self.committed + self.waiting_control) as usize;
         if matches!(frame.body, Body::Control(_)) {
-            let place = self.committed + self.waiting_control;
             self.waiting_control += 1;
-            self.frames.insert(place as usize, frame);
+            self.frames.insert(data, frame);
         } else {
-            self.frames.push_back(frame);
+            let at = |place: usize| self.frames[place].urgency;
+            let place = frame.urgency.place(data, self.frames.len(), at);
+            self.frames.insert(place, frame);
         }
         let moved = self.rate * (now as f64 - self.anchor_time).max(0.0);
         self.commit_waiting(self.anchor_position + moved, around);

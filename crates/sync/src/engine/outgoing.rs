@@ -7,6 +7,7 @@ use crate::{
     event::{Action, BufId, Loc, OpId, Payload},
     frame::{Header, Kind, MAX_CONTROL_BYTES},
     program::{Member, Slot, Source},
+    scheduler::Urgency,
     slab::Key,
 };
 use paceline_job::{Rank, Time};
@@ -120,18 +121,19 @@ impl Engine {
 
     /// Give a frame to the transport.
     fn hand(&mut self, sending: Sending, header: Header, loc: Loc, out: &mut Vec<Action>) {
-        self.scheduler.handed(sending.bytes);
-        self.op(sending.op).in_hand += 1;
+        let op = self.ops[sending.op.0 as usize].as_mut().expect("a frame has its operation");
+        op.in_hand += 1;
+        let priority = op.post.priority;
+        let urgency = Urgency::new(priority, op.ticket, header.chunk);
+        self.scheduler.handed(priority, sending.bytes);
         let to = sending.to;
         let token = Some(self.sending.insert(sending));
-        out.push(Action::Send { to, token, header, payload: Payload::Memory(loc) });
+        out.push(Action::Send { to, token, urgency, header, payload: Payload::Memory(loc) });
     }
 
     pub(super) fn delivered(&mut self, now: Time, token: Key, out: &mut Vec<Action>) {
         let Some(sending) = self.sending.remove(token) else { return };
-        self.scheduler.delivered(sending.bytes);
-        let op = self.op(sending.op);
-        op.in_hand -= 1;
+        let op = self.transported(&sending);
         // A root that sends for hours makes progress, though nothing ever arrives for it.
         op.last_progress = now;
         let failed = op.error.is_some();
@@ -151,6 +153,14 @@ impl Engine {
             }
         }
         self.finish_chunk(sending.chunk, out);
+    }
+
+    /// The transport is done with a frame, one way or the other.
+    fn transported(&mut self, sending: &Sending) -> &mut Op {
+        let op = self.ops[sending.op.0 as usize].as_mut().expect("a frame has its operation");
+        self.scheduler.delivered(op.post.priority, sending.bytes);
+        op.in_hand -= 1;
+        op
     }
 
     /// The receiver returned eager bytes: let waiting sends go, in order, those that fit.
@@ -250,6 +260,7 @@ impl Engine {
         out.push(Action::Send {
             to,
             token: None,
+            urgency: Urgency::FIRST,
             header,
             payload: Payload::Inline(payload.into()),
         });
@@ -275,8 +286,7 @@ impl Engine {
             blocked.into_iter().filter_map(|b| b.sending.scratch).collect();
         for token in sends {
             let Some(sending) = self.sending.remove(token) else { continue };
-            self.scheduler.delivered(sending.bytes);
-            self.op(sending.op).in_hand -= 1;
+            self.transported(&sending);
             scratch.extend(sending.scratch);
         }
         for buf in scratch {
