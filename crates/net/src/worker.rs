@@ -1,8 +1,6 @@
 //! A worker's door to the job: post collectives, wait for them, leave.
 //!
-//! A thread of the worker's own drives the engine while nobody waits; a caller that waits drives it on
-//! its own thread, because waking another thread costs more than a small collective. Waiting spins
-//! briefly, then yields as long as that has paid off lately, then sleeps in `poll`.
+//! What happens between posting and ending is the [`Helm`]'s.
 
 use crate::{
     buffer::{Buffer, SharedBuffer},
@@ -12,10 +10,10 @@ use crate::{
     error::{NetError, Result},
     handle::{Completion, Outcome},
     join::{ControlChannel, Joined},
-    patience::Patience,
     runtime::{
         core::Core,
         driver::{Driver, ReportSink},
+        helm::{Helm, lock},
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
         record::{Record, Recorder},
@@ -31,26 +29,10 @@ use paceline_sync::{
 };
 use std::{
     fmt,
-    fs::File,
-    io::{Read, Write},
-    os::fd::{AsRawFd, FromRawFd},
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-
-/// How long a waiting caller keeps its core to itself, when every worker of its host has one. Where
-/// workers share cores it does not: whoever it waits for may need this one.
-const SPINNING: Duration = Duration::from_micros(20);
-
-/// How often the worker's thread looks whether callers still drive.
-const NAP: Duration = Duration::from_millis(2);
-
-/// A sleep is never longer than this, so that a missed bell costs little.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long a worker that hosts the coordinator stays for the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(60);
@@ -113,28 +95,13 @@ impl Operation {
 /// One process of the job.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// The way to the coordinator, and the coordinator itself where this worker hosts it.
-    membership: Option<(ControlChannel, Option<Coordinator>)>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    driver: Mutex<Driver>,
+    helm: Arc<Helm>,
     store: Arc<Store>,
     rank: Rank,
     view: Mutex<Arc<View>>,
-    spinning: Duration,
-    patience: Patience,
-    /// Callers that drive right now.
-    waiting: AtomicU32,
-    /// Counts callers' waits, so that the worker's thread sees that they go on.
-    waits: AtomicU64,
-    /// Wakes the worker's thread, when it sleeps.
-    bell: File,
-    thread_sleeps: AtomicBool,
-    stopping: AtomicBool,
+    thread: Option<JoinHandle<()>>,
+    /// The way to the coordinator, and the coordinator itself where this worker hosts it.
+    membership: Option<(ControlChannel, Option<Coordinator>)>,
 }
 
 impl Worker {
@@ -153,28 +120,17 @@ impl Worker {
         let host = &view.workers[rank.index()].host;
         let local = view.workers.iter().filter(|worker| worker.host == *host).count();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let shared = Arc::new(Shared {
-            driver: Mutex::new(Driver::new(core, links, report)),
-            store,
-            rank,
-            view: Mutex::new(view),
-            spinning: if local > cores { Duration::ZERO } else { SPINNING },
-            patience: Patience::new(),
-            waiting: AtomicU32::new(0),
-            waits: AtomicU64::new(0),
-            bell: event_file()?,
-            thread_sleeps: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-        });
+        let helm = Arc::new(Helm::new(Driver::new(core, links, report), local <= cores)?);
         let thread = std::thread::Builder::new()
             .name(format!("paceline-{rank}"))
             .spawn({
-                let shared = shared.clone();
-                move || shared.run()
+                let helm = helm.clone();
+                move || helm.run()
             })
             .map_err(NetError::from)?;
         let membership = Some((control, coordinator));
-        let mut worker = Worker { shared, thread: Some(thread), membership };
+        let mut worker =
+            Worker { helm, store, rank, view: Mutex::new(view), thread: Some(thread), membership };
         let view = worker.view();
         if view.size() > 1 && view.settings.strategy == StrategyChoice::auto() {
             let measured = calibration::measure(&worker)?;
@@ -194,12 +150,12 @@ impl Worker {
 
     /// Which strategy all-reduces of all workers use, by size, and why.
     pub fn choices(&self) -> AutoTable {
-        self.shared.driver().core().engine.choices()
+        self.helm.with(|driver| driver.core().engine.choices())
     }
 
     /// This worker's place in the view.
     pub fn rank(&self) -> Rank {
-        self.shared.rank
+        self.rank
     }
 
     /// Number of workers.
@@ -209,12 +165,12 @@ impl Worker {
 
     /// The view in force.
     pub fn view(&self) -> Arc<View> {
-        lock(&self.shared.view).clone()
+        lock(&self.view).clone()
     }
 
     /// What the engine carries right now.
     pub fn load(&self) -> Load {
-        self.shared.driver().core().engine.load()
+        self.helm.with(|driver| driver.core().engine.load())
     }
 
     /// Operations posted from now on belong to `view`. Every worker must say so between the same two
@@ -223,8 +179,7 @@ impl Worker {
     pub fn install(&self, view: View) -> Result<()> {
         view.settings.validate()?;
         paceline_sync::check_strategy(&view.settings.strategy)?;
-        let mut driver = self.shared.driver();
-        let mut current = lock(&self.shared.view);
+        let mut current = lock(&self.view);
         if view.version <= current.version {
             let (ours, theirs) = (current.version, view.version);
             return Err(NetError::ViewNotNext { ours, theirs });
@@ -234,13 +189,14 @@ impl Worker {
             return Err(NetError::ViewMembers { ours, theirs });
         }
         *current = Arc::new(view);
-        driver.install(current.clone());
+        let view = current.clone();
+        self.helm.with(|driver| driver.install(view));
         Ok(())
     }
 
     /// Memory that local peers read without a copy: `len` zeros.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
-        SharedBuffer::zeroed(self.shared.store.clone(), len)
+        SharedBuffer::zeroed(self.store.clone(), len)
             .map_err(|source| NetError::SharedMemory { source })
     }
 
@@ -273,10 +229,7 @@ impl Worker {
     ) -> Handle {
         // SAFETY: the caller's promise.
         let handle = unsafe { self.post(operation, dtype, input, output) };
-        // Nobody may be driving: the worker's thread must watch for what comes.
-        if self.shared.waiting.load(Ordering::SeqCst) == 0 {
-            self.shared.ring();
-        }
+        self.helm.attend();
         handle
     }
 
@@ -303,8 +256,8 @@ impl Worker {
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };
         // SAFETY: the caller's promise.
-        unsafe { self.shared.driver().post(post, memory, completion.clone()) };
-        Handle { shared: self.shared.clone(), completion }
+        unsafe { self.helm.post(post, memory, completion.clone()) };
+        Handle { helm: self.helm.clone(), completion }
     }
 
     /// Start a collective that gives its buffers back when it ends.
@@ -349,9 +302,9 @@ impl Worker {
 
     fn member(&self, operation: &Operation) -> Result<u32> {
         match &operation.group {
-            None => Ok(self.shared.rank.0),
+            None => Ok(self.rank.0),
             Some(ranks) => {
-                let place = ranks.iter().position(|rank| *rank == self.shared.rank);
+                let place = ranks.iter().position(|rank| *rank == self.rank);
                 let name = operation.name.clone();
                 place.map(|place| place as u32).ok_or(NetError::NotInGroup { name })
             }
@@ -429,17 +382,16 @@ impl Worker {
     /// Leave in good order, and give back what was recorded, if anything was.
     pub fn leave_with_record(mut self) -> Option<Record> {
         self.stop();
-        let recorder = self.shared.driver().core().recorder.take();
+        let recorder = self.helm.with(|driver| driver.core().recorder.take());
         recorder.map(Recorder::finish)
     }
 
     fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.ring();
+        self.helm.stop();
         // The thread cannot have panicked: it only takes turns.
         let _ = thread.join();
-        self.shared.driver().farewell();
+        self.helm.with(Driver::farewell);
         if let Some((control, coordinator)) = self.membership.take() {
             // Whether the coordinator hears it or is gone already makes no difference to us.
             let _ = control.leave(Fate::Finished);
@@ -459,7 +411,7 @@ impl Drop for Worker {
 /// A collective in flight on memory that the caller watches over.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    helm: Arc<Helm>,
     completion: Arc<Completion>,
 }
 
@@ -471,19 +423,19 @@ impl Handle {
 
     /// Wait until it ends.
     pub fn wait(&self) -> Outcome {
-        self.shared.drive(None, || self.completion.outcome()).expect("without a deadline it ends")
+        self.helm.drive(None, || self.completion.outcome()).expect("without a deadline it ends")
     }
 
     /// Wait until it ends or time is up; `None` means that it goes on.
     pub fn wait_until(&self, deadline: Instant) -> Option<Outcome> {
-        self.shared.drive(Some(deadline), || self.completion.outcome())
+        self.helm.drive(Some(deadline), || self.completion.outcome())
     }
 
     /// Wait until one of several handles of one worker has ended, and say which; `None` if time is
     /// up first, or if there are none.
     pub fn wait_any(handles: &[&Handle], deadline: Instant) -> Option<usize> {
         let ended = || handles.iter().position(|handle| handle.completion.outcome().is_some());
-        handles.first()?.shared.drive(Some(deadline), ended)
+        handles.first()?.helm.drive(Some(deadline), ended)
     }
 
     /// Call back when it ends, which may be now; on whatever thread drives then. It must not wait.
@@ -542,150 +494,4 @@ impl<T: Element> Drop for Pending<T> {
         // The engine writes into the buffers until then. Bounded by the settings' timeout.
         let _ = self.handle.wait();
     }
-}
-
-impl Shared {
-    fn driver(&self) -> MutexGuard<'_, Driver> {
-        lock(&self.driver)
-    }
-
-    fn ring(&self) {
-        if !self.thread_sleeps.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        // An eventfd takes a count; it is full only if nobody has listened for 2^64 rings.
-        let _ = (&self.bell).write(&1_u64.to_ne_bytes());
-    }
-
-    /// Drive on the caller's thread until `done` gives something or time is up.
-    fn drive<R>(&self, deadline: Option<Instant>, done: impl Fn() -> Option<R>) -> Option<R> {
-        if let Some(result) = done() {
-            return Some(result);
-        }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        self.driver().wake();
-        let mut idle_since = None;
-        let result = loop {
-            let busy = self.driver().turn();
-            if let Some(result) = done() {
-                break Some(result);
-            }
-            if busy {
-                if let Some(since) = idle_since.take() {
-                    self.patience.learn(Instant::now() - since);
-                }
-                // Others may keep this worker busy for ever; a deadline is one all the same.
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    break None;
-                }
-                continue;
-            }
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                break None;
-            }
-            let idle = now - *idle_since.get_or_insert(now);
-            if idle < self.spinning {
-                std::hint::spin_loop();
-            } else if idle < self.patience.limit() {
-                std::thread::yield_now();
-            } else {
-                let left = deadline.map_or(LONGEST_SLEEP, |deadline| deadline - now);
-                self.sleep(left.min(LONGEST_SLEEP));
-            }
-        };
-        let last = self.waiting.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.driver().in_flight() > 0 {
-            self.ring();
-        }
-        result
-    }
-
-    /// Sleep until a connection has something or time is up.
-    fn sleep(&self, limit: Duration) {
-        let mut fds = Vec::with_capacity(16);
-        let Some(limit) = self.prepare_sleep(limit, &mut fds) else { return };
-        poll(&mut fds, limit);
-    }
-
-    /// What to poll and for how long; `None` if something has come meanwhile.
-    fn prepare_sleep(&self, limit: Duration, fds: &mut Vec<libc::pollfd>) -> Option<Duration> {
-        let mut driver = self.driver();
-        if !driver.fall_asleep() {
-            return None;
-        }
-        let tick = driver.interests(fds);
-        Some(tick.map_or(limit, |tick| tick.min(limit)))
-    }
-
-    /// The worker's thread: drives while no caller does.
-    fn run(&self) {
-        let mut seen_waits = 0;
-        while !self.stopping.load(Ordering::SeqCst) {
-            let waits = self.waits.load(Ordering::Relaxed);
-            let called_lately = std::mem::replace(&mut seen_waits, waits) != waits;
-            let idle = self.waiting.load(Ordering::SeqCst) > 0
-                || (called_lately && self.driver().in_flight() == 0);
-            if idle {
-                // Callers drive, or will in a moment: stay out of their way, but do look again.
-                self.rest(Vec::new(), NAP, || self.waiting.load(Ordering::SeqCst) > 0);
-                continue;
-            }
-            self.driver().wake();
-            let mut since = None;
-            while self.waiting.load(Ordering::SeqCst) == 0 {
-                if self.driver().turn() {
-                    since = None;
-                } else {
-                    let now = Instant::now();
-                    if now - *since.get_or_insert(now) > self.patience.limit() / 4 {
-                        break;
-                    }
-                    std::thread::yield_now();
-                }
-            }
-            let mut fds = Vec::with_capacity(16);
-            if self.waiting.load(Ordering::SeqCst) == 0
-                && let Some(limit) = self.prepare_sleep(LONGEST_SLEEP, &mut fds)
-            {
-                self.rest(fds, limit, || true);
-            }
-        }
-    }
-
-    /// The worker's thread sleeps until the bell rings, a descriptor is ready or time is up. After it
-    /// said that it sleeps it looks once more, so that no ring is missed.
-    fn rest(&self, mut fds: Vec<libc::pollfd>, limit: Duration, still: impl Fn() -> bool) {
-        self.thread_sleeps.store(true, Ordering::SeqCst);
-        if still() && !self.stopping.load(Ordering::SeqCst) {
-            fds.push(libc::pollfd { fd: self.bell.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-            poll(&mut fds, limit);
-            if fds.last().is_some_and(|fd| fd.revents != 0) {
-                // Reading resets the count.
-                let _ = (&self.bell).read(&mut [0; 8]);
-            }
-        }
-        self.thread_sleeps.store(false, Ordering::SeqCst);
-    }
-}
-
-fn poll(fds: &mut [libc::pollfd], limit: Duration) {
-    let milliseconds = limit.as_millis().clamp(1, 60_000) as libc::c_int;
-    // SAFETY: a valid array of that length.
-    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, milliseconds) };
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn event_file() -> Result<File> {
-    // SAFETY: a plain system call; the result is checked.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: the descriptor is new and owned by nobody else.
-    Ok(unsafe { File::from_raw_fd(fd) })
 }

@@ -1,9 +1,10 @@
-//! The engine in real time. `driver` performs what the engine asks for; `tcp` and `shm` are the two
+//! The engine in real time. `driver` performs what the engine asks for, and `helm` says on whose thread; `tcp` and `shm` are the two
 //! ways to a peer; `memory` and `segment` hold the bytes; `mesh` sets the links up; `record` writes a
 //! run down. Nothing here decides what to send or when.
 
 pub(crate) mod core;
 pub(crate) mod driver;
+pub(crate) mod helm;
 pub(crate) mod memory;
 pub(crate) mod mesh;
 pub(crate) mod record;
