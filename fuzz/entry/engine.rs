@@ -186,7 +186,7 @@ impl<'a> World<'a> {
     fn invent(&mut self, at: usize, peer: usize) {
         let mut bytes = [0; paceline_sync::frame::HEADER_BYTES];
         bytes.iter_mut().for_each(|byte| *byte = self.script.byte());
-        bytes[0] %= 12;
+        bytes[0] %= 13;
         bytes[1] %= 2;
         bytes[2] %= 9;
         bytes[3] %= 5;
@@ -274,5 +274,6 @@ fn any_kind(script: &mut Script<'_>) -> Kind {
     use Kind::*;
     *script.pick(&[
         Data, Request, Notice, Grant, Abort, Lost, StallQuery, StallReply, Wake, Goodbye, Ended,
+        Missed,
     ])
 }

@@ -7,7 +7,7 @@ use paceline_job::{Rank, Time};
 use paceline_replay::{Fault, LinkName, Random};
 use paceline_sync::event::{OpError, OpId};
 use scenario::{Scenario, under_seeds};
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 /// Run a scenario with faults; `gone` are the workers that others may lose.
 fn survive(
@@ -96,6 +96,78 @@ fn several_crashes_leave_nobody_waiting() {
             (dead.iter().map(|rank| Fault::Crash(*rank)).collect(), dead)
         })
     });
+}
+
+/// A worker goes; whoever fails for it leaves at once or a moment later, as programs do that end on an error.
+/// Every error names the first one, and not those that left because of it.
+fn blame_the_first(seed: u64, first: impl Fn(Rank) -> Fault) -> Result<usize, String> {
+    let mut random = Random::new(seed);
+    let size = 3 + random.below(6) as u32;
+    let mut scenario = Scenario::draw(&mut random, size);
+    // A thread that leaves has sent everything: frames that wait for it would never go.
+    scenario.config.worker.per_frame = Duration::ZERO;
+    let span = scenario.run().outcome.end.0;
+    let gone = Rank(random.below(u64::from(size)) as u32);
+    let mut cluster = scenario.cluster();
+    scenario.post_all(&mut cluster);
+    let at = Time(random.below(span + 1));
+    cluster.inject(at, first(gone)).map_err(|error| error.to_string())?;
+    let hesitation = *random.choose(&[0, 1_000, 100_000]);
+    let mut leaving = vec![false; size as usize];
+    let mut finishes = Vec::new();
+    cluster.run_with(|cluster, finish| {
+        if finish.result.is_err() && !std::mem::replace(&mut leaving[finish.rank.index()], true) {
+            let at = Time(cluster.now().0 + random.below(hesitation + 1));
+            cluster.inject(at, Fault::Leave(finish.rank)).expect("the worker exists");
+        }
+        finishes.push(finish);
+    });
+    let outcome = cluster.outcome(finishes);
+    if outcome.cut_short || !outcome.stuck.is_empty() {
+        return Err(format!("stuck: {:?}", outcome.stuck));
+    }
+    let mut indirect = 0;
+    for finish in outcome.finishes.iter().filter(|finish| finish.rank != gone) {
+        let Err(error) = &finish.result else { continue };
+        let members = &scenario.operations[finish.op.0 as usize].members;
+        let names_it = match &**error {
+            OpError::PeerLost { peer, .. } if members.contains(&gone) => *peer == gone,
+            // It takes no part in this one: whoever does and left says for whom.
+            OpError::PeerLost { peer, reason, .. } => {
+                indirect += 1;
+                members.contains(peer) && reason.contains(&format!("after worker {gone} was gone"))
+            }
+            OpError::Aborted { reason, .. } => {
+                indirect += 1;
+                !members.contains(&gone) && reason.contains(&format!("worker {gone} is gone"))
+            }
+            _ => false,
+        };
+        if !names_it {
+            return Err(format!("worker {gone} went, but worker {}: {error}", finish.rank));
+        }
+    }
+    Ok(indirect)
+}
+
+#[test]
+fn whoever_dies_is_named_by_all_even_if_others_left_for_it_before() {
+    let indirect = Cell::new(0);
+    under_seeds(700, |seed| {
+        indirect.set(indirect.get() + blame_the_first(seed, Fault::Crash)?);
+        Ok(())
+    });
+    assert!(indirect.get() > 0, "nobody failed for want of a survivor");
+}
+
+#[test]
+fn whoever_leaves_too_early_is_named_by_all_even_if_others_left_for_it_before() {
+    let indirect = Cell::new(0);
+    under_seeds(700, |seed| {
+        indirect.set(indirect.get() + blame_the_first(seed, Fault::Leave)?);
+        Ok(())
+    });
+    assert!(indirect.get() > 0, "nobody failed for want of a survivor");
 }
 
 #[test]

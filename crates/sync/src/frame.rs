@@ -28,7 +28,8 @@ pub enum Kind {
     Notice = 3,
     /// "You may send me `len_or_amount` more eager bytes."
     Grant = 4,
-    /// "This tensor failed here"; the payload says why.
+    /// "This tensor failed here"; the payload says why. If a worker that is gone is why, `chunk` is one more
+    /// than its rank, and the payload says how it went; otherwise `chunk` is 0.
     Abort = 5,
     /// "I lost contact with a worker"; its rank is in `chunk`, the payload says how.
     Lost = 6,
@@ -42,14 +43,20 @@ pub enum Kind {
     Goodbye = 10,
     /// "You sent data of this tensor, which ended well here": the two posted different things.
     Ended = 11,
+    /// "A tensor failed here because a worker is gone, though I did not lose contact with it"; its rank is
+    /// in `chunk`, the payload says how it went.
+    Missed = 12,
 }
 
 impl Kind {
     fn from_wire(code: u8) -> Option<Kind> {
         use Kind::*;
-        [Data, Request, Notice, Grant, Abort, Lost, StallQuery, StallReply, Wake, Goodbye, Ended]
-            .into_iter()
-            .find(|kind| *kind as u8 == code)
+        [
+            Data, Request, Notice, Grant, Abort, Lost, StallQuery, StallReply, Wake, Goodbye,
+            Ended, Missed,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == code)
     }
 }
 
@@ -216,7 +223,7 @@ mod tests {
         fn any_bytes_give_a_header_that_encodes_back_or_an_error(
             noise in proptest::array::uniform32(any::<u8>()),
             tail in proptest::array::uniform16(any::<u8>()),
-            kind in 0u8..12, small in 0u8..10,
+            kind in 0u8..14, small in 0u8..10,
         ) {
             let mut bytes = [0; HEADER_BYTES];
             bytes[..32].copy_from_slice(&noise);

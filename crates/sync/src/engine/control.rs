@@ -1,7 +1,7 @@
 //! Frames without elements: what other workers ask, grant, notice, and tell of tensors and of each other.
 //! Their words reach people, and their questions are remembered, both within bounds.
 
-use super::Engine;
+use super::{Engine, departure::Abort};
 use crate::{
     event::{Action, OpError},
     frame::{Header, Kind, OpKey, TensorUse},
@@ -38,19 +38,18 @@ impl Engine {
                 }
             }
             Kind::Abort => match self.posted(&header.key) {
-                Some(id) => {
-                    let name = self.op(id).post.name.clone();
-                    self.fail(id, OpError::Aborted { name, peer: from, reason: text() }, out);
-                }
+                Some(id) => self.fail_aborted(id, Abort::read(from, header.chunk, text()), out),
                 None if self.is_over(&header.key) => {}
-                None => self.remember_aborted(header.key.tensor_use(), from, text()),
+                None => {
+                    let abort = Abort::read(from, header.chunk, text());
+                    self.remember_aborted(header.key.tensor_use(), abort);
+                }
             },
-            Kind::Lost => {
-                let peer = Rank(header.chunk);
-                if peer != self.rank && peer.index() < self.view.size() && !self.is_gone(peer) {
+            Kind::Lost | Kind::Missed => {
+                let Some(cause) = self.heard(from, Rank(header.chunk), text()) else { return };
+                if header.kind == Kind::Lost && !self.is_gone(cause.worker) {
                     // Not lost yet: the driver still reads and writes for it, until it has closed.
-                    let reason = format!("{}, says worker {from}", text());
-                    out.push(Action::Close { peer, reason });
+                    out.push(Action::Close { peer: cause.worker, reason: cause.how });
                 }
             }
             Kind::Ended => self.contradicted(from, header.key, out),

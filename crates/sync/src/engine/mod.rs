@@ -30,6 +30,7 @@ use crate::{
     strategy::{AutoTable, UnknownStrategy},
 };
 use chunk::{Chunk, ChunkSlot};
+use departure::{Abort, Blame};
 use outgoing::Sending;
 use paceline_job::{Rank, Time, View};
 use peers::Peers;
@@ -67,7 +68,7 @@ pub struct Engine {
     /// Peers that wait to hear that an operation was posted.
     wanted: FxHashMap<TensorUse, Vec<Rank>>,
     /// Operations that failed elsewhere before they were posted here; the oldest are forgotten.
-    aborted: VecDeque<(TensorUse, Rank, String)>,
+    aborted: VecDeque<(TensorUse, Abort)>,
     /// Operations that failed here: messages for them may be under way still. The oldest are forgotten.
     failed: VecDeque<TensorUse>,
     last_posted: Arc<str>,
@@ -75,6 +76,7 @@ pub struct Engine {
     lost: Vec<(Rank, String)>,
     /// Workers that left in good order.
     left: Vec<Rank>,
+    blame: Blame,
 }
 
 #[derive(Debug)]
@@ -188,6 +190,7 @@ impl Engine {
             last_posted: "".into(),
             lost: Vec::new(),
             left: Vec::new(),
+            blame: Blame::default(),
         }
     }
 
@@ -327,10 +330,9 @@ impl Engine {
         // Before the messages that wait for it: they could finish it, or fail it a second time. If it
         // fails here, they are dropped.
         if let Some(at) = self.aborted.iter().position(|(aborted, ..)| *aborted == tensor_use)
-            && let Some((_, peer, reason)) = self.aborted.remove(at)
+            && let Some((_, abort)) = self.aborted.remove(at)
         {
-            let name = self.last_posted.clone();
-            self.fail(id, OpError::Aborted { name, peer, reason }, out);
+            self.fail_aborted(id, abort, out);
         } else if chunks == 0 {
             self.finish(id, out);
         }
@@ -338,11 +340,11 @@ impl Engine {
         self.take_eager(now, id, tensor_use, out);
     }
 
-    fn remember_aborted(&mut self, tensor_use: TensorUse, peer: Rank, reason: String) {
+    fn remember_aborted(&mut self, tensor_use: TensorUse, abort: Abort) {
         if self.aborted.len() == ABORTED_KEPT {
             self.aborted.pop_front();
         }
-        self.aborted.push_back((tensor_use, peer, reason));
+        self.aborted.push_back((tensor_use, abort));
     }
 
     /// Start what the scheduler allows. Bounded by the chunks that are posted.
@@ -432,10 +434,14 @@ impl Engine {
         }
         let header = Header::control(Kind::Abort, op.key);
         let text = error.to_string();
+        self.tell_members(id, header, &text, out);
+        self.fail(id, error, out);
+    }
+
+    fn tell_members(&self, id: OpId, header: Header, text: &str, out: &mut Vec<Action>) {
         for rank in self.members(id).filter(|rank| *rank != self.rank) {
             self.control_frame(rank, header, text.as_bytes(), out);
         }
-        self.fail(id, error, out);
     }
 
     /// The ranks of an operation's group.
