@@ -17,7 +17,9 @@ import paceline
 from paceline import _native
 
 PURE = ["paceline", "paceline.world"]
-WITH_TORCH = ["paceline.torch", "paceline.torch.backend", "paceline.torch.horovod"]
+WITH_TORCH = [
+    f"paceline.torch{name}" for name in ("", ".horovod", ".optimizer", ".tensors", ".versions")
+]
 
 
 @pytest.mark.parametrize("module", PURE + WITH_TORCH)

@@ -7,6 +7,7 @@ for the receives that come later. This file knows nothing of collectives.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,10 +125,8 @@ class PointToPoint:
     def _received(self, opened: tuple[Handle, torch.Tensor], tensor: torch.Tensor, source: int) -> Work:
         handle, flat = opened
 
-        def copy() -> None:
-            tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
-
-        copies = [copy] if tensor.numel() and flat.data_ptr() != tensor.data_ptr() else []
+        copies: list[Callable[[], None]] = []
+        tensors.copy_back(tensor, flat, copies)
         work = self._group._work([handle], [tensor], "recv", None, copies, tensor.device)
         work._source = source
         return work

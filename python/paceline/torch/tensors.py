@@ -4,7 +4,7 @@ reductions are named there. This module posts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,26 @@ _BITWISE = {
 
 def check(tensor: Any, operation: str) -> None:
     """Refuse what no operation can take, by name."""
+    device_of([tensor], operation)
+
+
+def device_of(tensors: Sequence[Any], operation: str) -> torch.device:
+    """The one device that all of these are on. What no operation can take is refused, by name."""
+    for tensor in tensors:
+        _check_kind(tensor, operation)
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        named = ", ".join(sorted(str(device) for device in devices))
+        raise PacelineError(f"{operation}: its tensors are on several devices ({named}); move them to one")
+    if not devices:
+        raise PacelineError(f"{operation} takes tensors; it was given none")
+    device = devices.pop()
+    if device.type not in ("cpu", "cuda"):
+        raise PacelineError(f"{operation}: the paceline backend takes CPU and CUDA tensors, not {device.type}")
+    return device
+
+
+def _check_kind(tensor: Any, operation: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{operation} takes tensors, not {type(tensor).__name__}")
     if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
@@ -57,19 +77,6 @@ def check(tensor: Any, operation: str) -> None:
             f"{operation}: the paceline backend takes dense tensors, not {tensor.layout}; use "
             "`tensor.to_dense()`, or `sparse=False` for embeddings"
         )
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise PacelineError(
-            f"{operation}: the paceline backend takes CPU and CUDA tensors, not {tensor.device.type}"
-        )
-
-
-def same_device(tensors: Sequence[torch.Tensor], operation: str) -> torch.device:
-    """The one device that all of these are on."""
-    devices = {tensor.device for tensor in tensors}
-    if len(devices) > 1:
-        named = ", ".join(sorted(str(device) for device in devices))
-        raise PacelineError(f"{operation}: its tensors are on several devices ({named}); move them to one")
-    return devices.pop()
 
 
 def same_type(tensors: Sequence[torch.Tensor], operation: str) -> None:
@@ -156,3 +163,14 @@ def overlaps(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two contiguous tensors share memory."""
     start, other = first.data_ptr(), second.data_ptr()
     return start < other + second.nbytes and other < start + first.nbytes
+
+
+def copy_back(tensor: torch.Tensor, flat: torch.Tensor, copies: list[Callable[[], None]]) -> None:
+    """If ``flat`` is not the tensor's own memory, its contents must get there: one more copy to make."""
+    if tensor.numel() and flat.data_ptr() != tensor.data_ptr():
+        copies.append(lambda: assign(tensor, flat))
+
+
+def assign(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Fill a tensor with what arrived for it."""
+    tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
