@@ -20,7 +20,9 @@ from paceline.torch.work import InFlight, Work
 class Gradient:
     """One parameter's gradient on its way."""
 
-    __slots__ = ("parameter", "name", "place", "passes", "used", "arrives", "arrived", "tensor", "version")
+    __slots__ = (
+        "parameter", "name", "place", "passes", "used", "arrives", "arrived", "tensor", "version", "host",
+    )  # fmt: skip
 
     def __init__(self, parameter: nn.Parameter, name: str, place: int) -> None:
         self.parameter = parameter
@@ -36,6 +38,8 @@ class Gradient:
         self.arrived = False
         self.tensor: torch.Tensor | None = None
         self.version = 0
+        #: Where a gradient on a GPU passes through host memory, step after step.
+        self.host: torch.Tensor | None = None
 
     def description(self) -> tuple[str, tuple[int, ...], str]:
         return (self.name, tuple(self.parameter.shape), str(self.parameter.dtype))
@@ -54,7 +58,10 @@ class Gradient:
         rest = {"reduce": "average", "priority": priority}
         if flat.is_cuda:
             names = _Pieces(worker, self.name)
-            pieces = staging.start(names, None, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
+            if self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype):
+                self.host = staging.pinned(flat)
+            counts = [flat.numel()]
+            pieces = staging.start(names, None, "all_reduce", dtype, counts, flat, flat, rest, self.host)
             # Each piece is copied back in a write of its own.
             self.version += len(pieces)
             stream = staging.return_stream(flat.device)

@@ -56,37 +56,38 @@ def start(
     send: torch.Tensor | None,
     receive: torch.Tensor | None,
     rest: dict[str, Any],
+    host: torch.Tensor | None = None,
 ) -> list[InFlight]:
-    """Start a collective of flat CUDA tensors; its result is in ``receive`` on :func:`return_stream`."""
+    """Start a collective of flat CUDA tensors; its result is in ``receive`` on :func:`return_stream`.
+
+    ``host`` is pinned memory as long as ``receive``, for a collective in place. Whoever gives it keeps both
+    until its own stream has waited for the return stream, and so spares two allocators their work.
+    """
     memory = send if send is not None else receive
     assert memory is not None and memory.is_cuda
     device = memory.device
     lanes = _lanes(device)
-    ready = torch.cuda.Event()
-    ready.record(torch.cuda.current_stream(device))
-    lanes.down.wait_event(ready)
-    lanes.up.wait_event(ready)
-    for tensor in (send, receive):
-        if tensor is not None:
-            tensor.record_stream(lanes.down)
-            tensor.record_stream(lanes.up)
+    # The return stream need not wait: what comes up has been down, which is awaited before it is posted.
+    lanes.down.wait_stream(torch.cuda.current_stream(device))
     pieces: list[InFlight] = []
-    for begin, end in _bounds(kind, memory):
-        whole = begin == 0 and end == memory.numel()
-        piece = Staged(
-            matching.worker,
-            ranks,
-            matching.next(),
-            kind,
-            dtype,
-            counts if whole else [end - begin],
-            None if send is None else (send if whole else send[begin:end]),
-            None if receive is None else (receive if whole else receive[begin:end]),
-            rest,
-            lanes,
-        )
-        _poster().put(piece)
-        pieces.append(piece)
+    with torch.cuda.stream(lanes.down):
+        for begin, end in _bounds(kind, memory):
+            whole = begin == 0 and end == memory.numel()
+            piece = Staged(
+                matching.worker,
+                ranks,
+                matching.next(),
+                kind,
+                dtype,
+                counts if whole else [end - begin],
+                None if send is None else (send if whole else send[begin:end]),
+                None if receive is None else (receive if whole else receive[begin:end]),
+                rest,
+                lanes,
+                None if host is None else (host if whole else host[begin:end]),
+            )
+            _poster().put(piece)
+            pieces.append(piece)
     return pieces
 
 
@@ -118,11 +119,16 @@ class Staged:
         receive: torch.Tensor | None,
         rest: dict[str, Any],
         lanes: _Lanes,
+        host: torch.Tensor | None,
     ) -> None:
+        """On the stream that goes down."""
         self._arguments = (worker, ranks, name, kind, dtype, counts)
         self._rest = rest
+        # Until it is copied: then its memory may be used for something else.
+        self._send = send
         self._receive = receive
         self._lanes = lanes
+        self._kept = host is not None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._posted = threading.Event()
@@ -130,18 +136,17 @@ class Staged:
         self._error: BaseException | None = None
         self._listeners: list[Callable[[], Any]] = []
         in_place = send is not None and receive is not None and send.data_ptr() == receive.data_ptr()
-        self._host_send = _pinned(send)
-        self._host_receive = self._host_send if in_place else _pinned(receive)
-        self._down = torch.cuda.Event()
-        with torch.cuda.stream(lanes.down):
-            if send is not None and self._host_send is not None:
-                self._host_send.copy_(send, non_blocking=True)
-            self._down.record(lanes.down)
+        self._host_send = pinned(send) if host is None else host
+        self._host_receive = self._host_send if in_place else pinned(receive)
+        if send is not None and self._host_send is not None:
+            self._host_send.copy_(send, non_blocking=True)
+        self._down = lanes.down.record_event()
 
     def proceed(self) -> None:
         """On the poster's thread: post when the copy down is finished. In order, for all pieces."""
         try:
             self._down.synchronize()
+            self._send = None
             worker, ranks, name, kind, dtype, counts = self._arguments
             self._handle = post(
                 worker, ranks, name, kind, dtype, counts, self._host_send, self._host_receive, self._rest
@@ -159,6 +164,8 @@ class Staged:
             try:
                 with torch.no_grad(), torch.cuda.stream(self._lanes.up):
                     self._receive.copy_(self._host_receive, non_blocking=True)
+                    if not self._kept:
+                        self._receive.record_stream(self._lanes.up)
             except Exception as problem:
                 error = problem
         self._end(error)
@@ -169,7 +176,7 @@ class Staged:
             self._ended.set()
             listeners, self._listeners = self._listeners, []
         self._posted.set()
-        self._host_send = self._host_receive = self._receive = None
+        self._host_send = self._host_receive = self._send = self._receive = None
         for listener in listeners:
             listener()
 
@@ -199,7 +206,7 @@ class Staged:
         listener()
 
 
-def _pinned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def pinned(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """Host memory for a tensor. PyTorch keeps freed pinned memory for the next one."""
     if tensor is None:
         return None
