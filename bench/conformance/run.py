@@ -1,11 +1,11 @@
 """PyTorch's own distributed tests, on Gloo and on our backend, side by side.
 
-    python bench/conformance/run.py --world-size 3
+    python bench/conformance/run.py
 
 The suite ships inside PyTorch's wheel (`torch.testing._internal.distributed.distributed_test`); it needs
 `expecttest`. Its case tables and skips know only built-in backends, so our name is entered wherever Gloo's
-stands, in a copy. Processes are kept from test to test, and started afresh after a failure: starting
-PyTorch takes longer than most tests. CPU tests only.
+stands, in a copy. Processes are kept from test to test, and started afresh after one that failed on some: starting
+PyTorch takes longer than most tests. The tests that ask for GPUs are run in host memory (`without_gpus.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import traceback
 import unittest
 from typing import Any
 
-#: Seconds that one test may take.
+#: Seconds that one test may take, and that PyTorch may take to start where others use the machine too.
 LIMIT = 90.0
+STARTING = 600.0
 REPLY = "CONFORMANCE "
 
 
@@ -47,8 +48,14 @@ def suite_source() -> str:
 def load_suite(path: str) -> Any:
     """Import the copy, with the tables amended."""
     import torch.distributed as dist
+    import without_gpus
+    from torch.testing._internal import common_distributed
     from torch.testing._internal.common_distributed import DistTestCases
 
+    if os.environ["GPU_TESTS"] == "in host memory":
+        without_gpus.install()
+    # It wants eight ranks of tests that need three.
+    common_distributed.skip_if_small_worldsize = lambda test: test
     for table in (DistTestCases.skip_collective, DistTestCases.backend_feature):
         for backends in table.values():
             if "gloo" in backends:
@@ -70,6 +77,8 @@ def load_suite(path: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     sys.modules["distributed_test_copy"] = module
     specification.loader.exec_module(module)
+    for table in ("PROFILING", "CUDA_PROFILING", "SEND_RECV_PROFILING"):
+        getattr(module, f"{table}_SUPPORTED_BACKENDS").append("paceline")
     return module
 
 
@@ -87,10 +96,15 @@ def run_rank(path: str) -> None:
     suite = type("Suite", (module.TestDistBackend, module.DistributedTest._DistTestBase), {})
     skips = {skip.exit_code for skip in TEST_SKIPS.values()}
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    print(REPLY + json.dumps({"ready": True}), flush=True)
+    # Asked of the class, not of its text: some tests are made by their parameters.
+    tests = [name for name in dir(suite) if name.startswith("test_")]
+    print(REPLY + json.dumps({"tests": tests}), flush=True)
     for line in sys.stdin:
-        name, meeting = line.split()
+        name, folder = line.split()
         outcome, text = "passed", ""
+        # The suite's ranks meet in files, by number.
+        os.environ["TEMP_DIR"], module.Barrier.barrier_id = folder, 0
+        meeting = os.path.join(folder, "meeting")
         try:
             case = suite(name)
             case.rank, case.file_name = rank, meeting
@@ -121,15 +135,15 @@ def run_rank(path: str) -> None:
 
 
 class Ranks:
-    """The processes of one backend, alive until one fails."""
+    """The processes of one backend."""
 
-    def __init__(self, backend: str, size: int, suite: str) -> None:
+    def __init__(self, backend: str, size: int, suite: str, gpu_tests: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="paceline-conformance-")
-        os.makedirs(os.path.join(self.folder.name, "barrier"))
-        os.makedirs(os.path.join(self.folder.name, "test_dir"))
         self.replies: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self.processes = []
-        self.tests = 0
+        self.count = 0
+        #: Whether the next test can be run on them: all ranks came to the same end.
+        self.usable = True
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -139,6 +153,7 @@ class Ranks:
                 "RANK": str(rank),
                 "WORLD_SIZE": str(size),
                 "BACKEND": backend,
+                "GPU_TESTS": gpu_tests,
                 "TEMP_DIR": self.folder.name,
                 "MASTER_ADDR": "localhost",
                 "MASTER_PORT": str(port),
@@ -156,7 +171,12 @@ class Ranks:
             )
             self.processes.append(process)
             threading.Thread(target=self._listen, args=(rank, process), daemon=True).start()
-        self.gather(LIMIT)
+        ready = self.gather(STARTING)
+        if len(ready) < size:
+            self.close()
+            sys.exit(f"{backend}: only {sorted(ready)} of {size} ranks started within {STARTING:g} s")
+        #: What the suite has.
+        self.tests: list[str] = ready[0]["tests"]
 
     def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -182,19 +202,23 @@ class Ranks:
         return found
 
     def run(self, test: str) -> tuple[str, str]:
-        self.tests += 1
-        meeting = os.path.join(self.folder.name, f"meeting-{self.tests}")
+        self.count += 1
+        folder = os.path.join(self.folder.name, str(self.count))
+        for inside in ("barrier", "test_dir"):
+            os.makedirs(os.path.join(folder, inside))
         for process in self.processes:
             assert process.stdin is not None
             try:
-                process.stdin.write(f"{test} {meeting}\n")
+                process.stdin.write(f"{test} {folder}\n")
                 process.stdin.flush()
             except OSError:
+                self.usable = False
                 return "failed", "a rank is gone"
         replies = self.gather(LIMIT)
         missing = [rank for rank in range(len(self.processes)) if rank not in replies]
         texts = [f"rank {rank}: {reply['text']}" for rank, reply in sorted(replies.items()) if reply["text"]]
         outcomes = {reply["outcome"] for reply in replies.values()}
+        self.usable = not missing and len(outcomes) == 1
         if missing or "failed" in outcomes:
             return "failed", "\n".join([f"no answer from ranks {missing}" if missing else "", *texts])
         return ("skipped" if outcomes == {"skipped"} else "passed"), "\n".join(texts[:1])
@@ -207,17 +231,20 @@ class Ranks:
 
 
 def last_line(text: str) -> str:
-    """What a traceback comes to."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:160] if lines else ""
+    """What tracebacks come to: what failed, rather than who waited for the failed."""
+    lines = [line for line in text.splitlines() if re.match(r"(rank \d+: )?[\w.]+(Error|Exception)\b", line)]
+    first = next((line for line in lines if "barrier timeout" not in line), None)
+    others = [line for line in text.splitlines() if line.strip()]
+    return (first or (others[-1] if others else ""))[:160]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", default="gloo,paceline")
-    parser.add_argument("--world-size", type=int, default=3)
+    parser.add_argument("--world-size", type=int, default=4)
+    parser.add_argument("--gpu-tests", choices=["in host memory", "skipped"], default="in host memory")
     parser.add_argument("--only", default="", help="a regular expression that tests' names must contain")
-    parser.add_argument("--json", help="write all outcomes there")
+    parser.add_argument("--json", help="write all outcomes there, as they come")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
@@ -228,22 +255,23 @@ def main() -> None:
     outcomes: dict[str, dict[str, tuple[str, str]]] = {backend: {} for backend in backends}
     with tempfile.TemporaryDirectory(prefix="paceline-suite-") as folder:
         path = os.path.join(folder, "distributed_test_copy.py")
-        source = suite_source()
-        pathlib.Path(path).write_text(source)
-        names = sorted(set(re.findall(r"^        def (test_\w+)\(self\)", source, re.MULTILINE)))
-        tests = [name for name in names if re.search(arguments.only, name)]
+        pathlib.Path(path).write_text(suite_source())
         for backend in backends:
-            ranks: Ranks | None = None
+            ranks: Ranks | None = Ranks(backend, arguments.world_size, path, arguments.gpu_tests)
+            tests = [name for name in ranks.tests if re.search(arguments.only, name)]
             started = time.monotonic()
             for number, test in enumerate(tests, 1):
                 if ranks is None:
-                    ranks = Ranks(backend, arguments.world_size, path)
+                    ranks = Ranks(backend, arguments.world_size, path, arguments.gpu_tests)
                 outcome = ranks.run(test)
                 outcomes[backend][test] = outcome
                 if outcome[0] == "failed":
                     print(f"\r{backend} {test} failed: {last_line(outcome[1])}{'':20}", file=sys.stderr, flush=True)
+                if not ranks.usable:
                     ranks.close()
                     ranks = None
+                if arguments.json:
+                    pathlib.Path(arguments.json).write_text(json.dumps(outcomes, indent=1))
                 if sys.stderr.isatty():
                     print(f"\r{backend} {number}/{len(tests)} {test[:60]:60}", end="", file=sys.stderr, flush=True)
             if ranks is not None:
@@ -265,8 +293,6 @@ def main() -> None:
         for test in lost:
             kind, text = outcomes[backend][test]
             print(f"  {test} ({kind}): {last_line(text)}")
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(outcomes, indent=1))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ import torch.distributed as dist
 
 from paceline import world
 from paceline._native import PacelineError, Worker
-from paceline.torch import arguments, rendezvous, sparse, staging, tensors, versions
+from paceline.torch import arguments, profiling, rendezvous, sparse, staging, tensors, versions
 from paceline.torch.blocks import BlockCollectives
 from paceline.torch.matching import Matching
 from paceline.torch.point_to_point import PointToPoint
+from paceline.torch.profiling import Recording
 from paceline.torch.work import InFlight, Work
 
 def create(options: Any, backend_options: Any) -> ProcessGroup:
@@ -225,6 +226,7 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         copies: list[Callable[[], None]],
         device: torch.device,
         timeout: Any = None,
+        inputs: Sequence[torch.Tensor] | None = None,
     ) -> Work:
         def finish() -> None:
             for copy in copies:
@@ -232,7 +234,8 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
 
         seconds = arguments.seconds(timeout or getattr(opts, "timeout", None), self._timeout)
         stream = staging.return_stream(device) if device.type == "cuda" else None
-        work = Work(started, result, name, seconds, finish if copies else None, stream)
+        recording = Recording(name, result if inputs is None else inputs) if profiling.enabled() else None
+        work = Work(started, result, name, seconds, finish if copies else None, stream, recording=recording)
         self._works.add(work)
         return work
 

@@ -40,7 +40,7 @@ class BlockCollectives:
             counts = [_units(block, send) for block in blocks]
             started += self._start("all_gather", dtype, counts, send, gathered)
             _scatter_back(blocks, gathered, copies)
-        return self._work(started, outputs, "all_gather", opts, copies, device, timeout)
+        return self._work(started, outputs, "all_gather", opts, copies, device, timeout, inputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         # PyTorch's own order here is one list for each rank.
@@ -68,7 +68,7 @@ class BlockCollectives:
                 send = send.clone()
             started += self._start("all_gather", dtype, [send.numel()] * self._size, send, into)
             tensors.copy_back(output, into, copies)
-        return self._work(started, list(outputs), "all_gather_into_tensor", opts, copies, device)
+        return self._work(started, list(outputs), "all_gather_into_tensor", opts, copies, device, None, inputs)
 
     all_gather_single = _allgather_base
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -82,14 +82,14 @@ class BlockCollectives:
         counts = [send.numel()] * self._size
         if self._rank != root:
             started = self._start("gather", dtype, counts, send, None, root=root)
-            return self._work(started, [], "gather", opts, [], own.device, timeout)
+            return self._work(started, [], "gather", opts, [], own.device, timeout, inputs)
         blocks = nested[0]
         self._check_blocks(blocks, own, "gather", equal=True)
         gathered = send.new_empty(sum(counts))
         started = self._start("gather", dtype, counts, send, gathered, root=root)
         copies: list[Callable[[], None]] = []
         _scatter_back(blocks, gathered, copies)
-        return self._work(started, outputs, "gather", opts, copies, own.device, timeout)
+        return self._work(started, outputs, "gather", opts, copies, own.device, timeout, inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         outputs, root = arguments.listed(outputs), arguments.root(opts)
@@ -104,7 +104,7 @@ class BlockCollectives:
         started = self._start("scatter", dtype, [into.numel()] * self._size, send, into, root=root)
         copies: list[Callable[[], None]] = []
         tensors.copy_back(output, into, copies)
-        return self._work(started, outputs, "scatter", opts, copies, output.device, timeout)
+        return self._work(started, outputs, "scatter", opts, copies, output.device, timeout, [*chain(*nested)])
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, op: Any = None, timeout: Any = None
@@ -122,7 +122,7 @@ class BlockCollectives:
             send, counts = torch.cat(flat), [block.numel() for block in flat]
             started += self._start("reduce_scatter", dtype, counts, send, into, reduce=reduce)
             tensors.copy_back(output, into, copies)
-        return self._work(started, outputs, "reduce_scatter", opts, copies, device, timeout)
+        return self._work(started, outputs, "reduce_scatter", opts, copies, device, timeout, [*chain(*nested)])
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -146,7 +146,7 @@ class BlockCollectives:
             counts = [into.numel()] * self._size
             started += self._start("reduce_scatter", dtype, counts, send, into, reduce=reduce)
             tensors.copy_back(output, into, copies)
-        return self._work(started, list(outputs), operation, opts, copies, device)
+        return self._work(started, list(outputs), operation, opts, copies, device, None, inputs)
 
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -163,7 +163,7 @@ class BlockCollectives:
         )
         copies: list[Callable[[], None]] = []
         _scatter_back(outputs, into, copies)
-        return self._work(started, outputs, "all_to_all", opts, copies, device, timeout)
+        return self._work(started, outputs, "all_to_all", opts, copies, device, timeout, inputs)
 
     def alltoall_base(
         self,
@@ -185,7 +185,7 @@ class BlockCollectives:
         started = self._start("all_to_all", dtype, sends, send, into, receives=receives)
         copies: list[Callable[[], None]] = []
         tensors.copy_back(output, into, copies)
-        return self._work(started, [output], "all_to_all_single", opts, copies, device, timeout)
+        return self._work(started, [output], "all_to_all_single", opts, copies, device, timeout, [input])
 
     all_to_all_single = alltoall_base
 

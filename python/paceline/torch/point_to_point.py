@@ -57,7 +57,7 @@ class PointToPoint:
         source = others[ended]
         handle, flat = self._open.pop((source, tag))
         _check_length(flat, tensor, source, tag)
-        return self._received((handle, flat), tensor, source)
+        return self._received((handle, flat), tensor, source, "recvAnySource")
 
     def monitored_barrier(self, seconds: float, wait_all_ranks: bool) -> None:
         """Rank 0 hears from everybody, and then lets everybody go."""
@@ -122,12 +122,14 @@ class PointToPoint:
         flat, dtype = tensors.to_move(target)
         return self._post("recv", source, tag, flat, dtype), flat
 
-    def _received(self, opened: tuple[Handle, torch.Tensor], tensor: torch.Tensor, source: int) -> Work:
+    def _received(
+        self, opened: tuple[Handle, torch.Tensor], tensor: torch.Tensor, source: int, name: str = "recv"
+    ) -> Work:
         handle, flat = opened
 
         copies: list[Callable[[], None]] = []
         tensors.copy_back(tensor, flat, copies)
-        work = self._group._work([handle], [tensor], "recv", None, copies, tensor.device)
+        work = self._group._work([handle], [tensor], name, None, copies, tensor.device)
         work._source = source
         return work
 

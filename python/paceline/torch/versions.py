@@ -20,7 +20,7 @@ def check(version: str) -> None:
     Traceback (most recent call last):
     paceline.PacelineError: PyTorch 1.13.1 is too old for the paceline backend; install 2.6 or newer
     """
-    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    found = number(version)
     if found < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise PacelineError(
@@ -32,3 +32,12 @@ def check(version: str) -> None:
         )
     if found > NEWEST_TRIED:
         warnings.warn(f"PyTorch {version} is newer than any this paceline was tested with", stacklevel=3)
+
+
+def number(version: str) -> tuple[int, ...]:
+    """Major and minor of a version, to compare.
+
+    >>> number("2.11.0+cu130")
+    (2, 11)
+    """
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())

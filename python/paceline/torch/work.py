@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from paceline._native import Handle, StalledError
+from paceline.torch.profiling import Recording
 
 
 class InFlight(Protocol):
@@ -31,7 +32,7 @@ class Work(dist.Work):
     """A collective in flight: one or more operations, and what is to be done with their results.
 
     ``finish`` runs once, after all operations ended well, on the thread that first notices; for CUDA
-    tensors on ``stream``.
+    tensors on ``stream``. ``recording`` is what PyTorch's profiler sees of it.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Work(dist.Work):
         finish: Callable[[], None] | None = None,
         stream: torch.cuda.Stream | None = None,
         source: int = -1,
+        recording: Recording | None = None,
     ) -> None:
         super().__init__()
         self._operations = list(operations)
@@ -58,6 +60,13 @@ class Work(dist.Work):
         self._ready: torch.cuda.Event | None = None
         self._ended: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
+        self._recording = recording
+        if recording is not None:
+            # Before anybody asks for the future: who waits for that finds the event recorded.
+            for operation in self._operations:
+                operation.when_done(self._end_recording)
+            if not self._operations:
+                recording.end()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result, and raise if there is none."""
@@ -79,6 +88,8 @@ class Work(dist.Work):
         self._settle()
         if self._error is not None:
             raise self._error
+        if self._recording is not None:
+            self._recording.wait()
         self.synchronize()
         return True
 
@@ -149,6 +160,10 @@ class Work(dist.Work):
                 if self._ready is not None and self._stream is not None:
                     torch.cuda.current_stream(self._stream.device).wait_event(self._ready)
                 ended.set_result(None)
+
+    def _end_recording(self) -> None:
+        if self._recording is not None and all(operation.done() for operation in self._operations):
+            self._recording.end()
 
     def _take_result(self, ended: torch.futures.Future[Any]) -> Any:
         if self._error is not None:

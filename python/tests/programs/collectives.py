@@ -369,6 +369,17 @@ def a_monitored_barrier_lets_everybody_through(rank: int, size: int) -> None:
 
 
 @check
+def the_profiler_shows_collectives_from_start_to_end(rank: int, size: int) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(LONG))
+        dist.broadcast(torch.ones(3), 0)
+        dist.all_gather([torch.ones(2) for _ in range(size)], torch.ones(2), async_op=True).wait()
+    seen = [(event.name, event.is_async) for event in profile.events() if event.name.startswith("paceline:")]
+    wanted = [(f"paceline:{name}", True) for name in ("all_reduce", "broadcast", "all_gather")]
+    assert seen == wanted, seen
+
+
+@check
 def ranks_that_disagree_are_told_so(rank: int, size: int) -> None:
     raises("worker", lambda: dist.all_reduce(torch.ones(4 if rank == 0 else 5)))
     dist.barrier()
