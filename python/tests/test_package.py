@@ -18,7 +18,14 @@ from paceline import _native
 
 PURE = ["paceline", "paceline.world"]
 WITH_TORCH = [
-    f"paceline.torch{name}" for name in ("", ".horovod", ".optimizer", ".tensors", ".versions")
+    "paceline.torch",
+    "paceline.torch.collectives",
+    "paceline.torch.horovod",
+    "paceline.torch.horovod_optimizer",
+    "paceline.torch.optimizer",
+    "paceline.torch.state",
+    "paceline.torch.tensors",
+    "paceline.torch.versions",
 ]
 
 

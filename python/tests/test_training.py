@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import pytest
@@ -48,3 +49,15 @@ def test_an_example_runs_under_torchrun_and_warns_of_the_secret() -> None:
 def test_horovod_scripts_port_by_their_import() -> None:
     for rank in run_ranks(2, PROGRAMS / "horovod.py"):
         assert rank.code == 0 and "HOROVOD OK" in rank.output, rank.errors
+
+
+def test_a_horovod_script_learns_with_its_import_changed(tmp_path: pathlib.Path) -> None:
+    script, checkpoint = EXAMPLES / "horovod_classifier.py", tmp_path / "checkpoint.pt"
+    accuracies = []
+    # The second run goes on from what the first one saved.
+    for epochs in ("1", "3"):
+        ranks = run_ranks(2, script, "--epochs", epochs, "--clip", "1", "--checkpoint", checkpoint)
+        for rank in ranks:
+            assert rank.code == 0, rank.errors
+        accuracies += [float(line.split()[-1].rstrip("%")) for line in ranks[0].output.splitlines()]
+    assert len(accuracies) == 3 and accuracies[-1] > 90.0, accuracies

@@ -1,12 +1,12 @@
-"""Collectives in Horovod's habit: its scripts port by changing the import.
+"""Horovod's names, so that its scripts port by changing the import.
 
-They work on the worker that :func:`paceline.init` joined, with or without a process group. Operations are
-matched by name where one is given, else by their order.
+What they mean is in :mod:`paceline.torch.collectives` and :mod:`paceline.torch.state`; here are Horovod's defaults
+and the order of its arguments. What Horovod has and we have not is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,163 +14,226 @@ import torch.distributed as dist
 
 from paceline import world
 from paceline._native import PacelineError
-from paceline.torch import staging, tensors
-from paceline.torch.matching import Matching
+from paceline.torch import collectives
+from paceline.torch.collectives import Pending, broadcast, broadcast_
+from paceline.torch.state import broadcast_object, broadcast_optimizer_state, broadcast_parameters, same_everywhere
 
-_matching: tuple[world.Membership, Matching] | None = None
+#: What Horovod calls as we do, and what the optimizer looks for here.
+__all__ = [
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "same_everywhere",
+]
+
+Average, Sum, Min, Max, Product = (
+    dist.ReduceOp.AVG,
+    dist.ReduceOp.SUM,
+    dist.ReduceOp.MIN,
+    dist.ReduceOp.MAX,
+    dist.ReduceOp.PRODUCT,
+)
+#: Known by name, and refused wherever it is used.
+Adasum = "Adasum"
 
 
-def all_reduce(
-    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None
+class Compression:
+    """What tensors travel as."""
+
+    class none:
+        """As they are."""
+
+    class fp16:
+        """As float16, in allreduce."""
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """The average over all workers (or what ``op`` says), as a new tensor.
+    """The average over all workers, or what ``op`` says, as a new tensor.
 
     >>> world.init()
-    >>> all_reduce(torch.tensor([2.0, 4.0])).tolist()
-    [2.0, 4.0]
+    >>> allreduce(torch.tensor([2.0]), op=Sum).tolist()
+    [2.0]
     """
-    return all_reduce_(tensor.detach().clone(), op, name=name)
-
-
-def all_reduce_(
-    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None
-) -> torch.Tensor:
-    """:func:`all_reduce` in place."""
-    tensors.check(tensor, "all_reduce")
-    reduce = tensors.reduction(op, "all_reduce")
-    flat, dtype = tensors.to_reduce(tensor, "all_reduce", reduce)
-    _run("all_reduce", name, dtype, flat, tensor, reduce=reduce)
-    return tensor
-
-
-def broadcast(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None) -> torch.Tensor:
-    """The tensor of ``root_rank``, as a new tensor.
-
-    >>> world.init()
-    >>> broadcast(torch.tensor([5])).tolist()
-    [5]
-    """
-    return broadcast_(tensor.detach().clone(), root_rank, name=name)
-
-
-def broadcast_(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None) -> torch.Tensor:
-    """:func:`broadcast` in place."""
-    tensors.check(tensor, "broadcast")
-    if not 0 <= root_rank < world.size():
-        raise PacelineError(f"broadcast: there is no rank {root_rank} among {world.size()} workers")
-    flat, dtype = tensors.to_move(tensor)
-    _run("broadcast", name, dtype, flat, tensor, root=root_rank)
-    return tensor
-
-
-def broadcast_parameters(
-    parameters: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int = 0
-) -> None:
-    """Give every worker the parameters of ``root_rank``: a ``state_dict()`` or ``named_parameters()``.
-
-    >>> world.init()
-    >>> broadcast_parameters(torch.nn.Linear(2, 2).state_dict())
-    """
-    items = parameters.items() if isinstance(parameters, Mapping) else parameters
-    named = [(name, value) for name, value in items if isinstance(value, torch.Tensor)]
-    same_everywhere([(name, tuple(value.shape), str(value.dtype)) for name, value in named], root_rank)
-    for _, value in named:
-        broadcast_(value.data, root_rank)
-
-
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Give every worker the optimizer's state and hyper-parameters of ``root_rank``.
-
-    The other workers need no state yet: they take the shape of it from ``root_rank``.
-
-    >>> world.init()
-    >>> broadcast_optimizer_state(torch.optim.Adam(torch.nn.Linear(2, 2).parameters()))
-    """
-    ours = optimizer.state_dict()
-    layout = [len(group["params"]) for group in ours["param_groups"]]
-    same_everywhere(layout, root_rank)
-    state = _broadcast_object(_without_tensors(ours) if world.rank() == root_rank else None, root_rank)
-    filled = _with_tensors(state, ours if world.rank() == root_rank else None, root_rank)
-    if world.rank() != root_rank:
-        optimizer.load_state_dict(filled)
-
-
-class _Hole:
-    """Where a tensor stands in a state that travels without its tensors."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
-
-
-def _without_tensors(state: Any) -> Any:
-    if isinstance(state, torch.Tensor):
-        return _Hole(state)
-    if isinstance(state, dict):
-        return {key: _without_tensors(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return type(state)(_without_tensors(value) for value in state)
-    return state
-
-
-def _with_tensors(state: Any, ours: Any, root_rank: int) -> Any:
-    """Fill the holes in the order they stand in, which is the same on all workers."""
-    if isinstance(state, _Hole):
-        tensor = torch.empty(state.shape, dtype=state.dtype) if ours is None else ours.detach().cpu()
-        return broadcast_(tensor, root_rank)
-    if isinstance(state, dict):
-        return {
-            key: _with_tensors(value, None if ours is None else ours[key], root_rank)
-            for key, value in state.items()
-        }
-    if isinstance(state, (list, tuple)):
-        own = [None] * len(state) if ours is None else ours
-        return type(state)(_with_tensors(value, mine, root_rank) for value, mine in zip(state, own))
-    return state
-
-
-def _broadcast_object(value: Any, root_rank: int) -> Any:
-    """Everybody gets the root's object. It is pickled, so workers trust each other with it; only those
-    that hold the job's secret can send one."""
-    import pickle
-
-    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    length = broadcast_(torch.tensor([data.numel()]), root_rank)
-    if world.rank() != root_rank:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    return pickle.loads(broadcast_(data, root_rank).numpy().tobytes())
-
-
-def same_everywhere(ours: Any, root_rank: int) -> None:
-    """Refuse lists that differ, on every worker, before anything is overwritten."""
-    theirs = _broadcast_object(ours, root_rank)
-    agree = all_reduce_(torch.tensor([theirs == ours], dtype=torch.uint8), dist.ReduceOp.MIN)
-    if agree.item():
-        return
-    if theirs == ours:
-        raise PacelineError(f"another worker's parameters differ from those of worker {root_rank}")
-    first = next((pair for pair in zip(ours, theirs) if pair[0] != pair[1]), None)
-    detail = f"{len(ours)} here, {len(theirs)} there" if first is None else f"{first[0]} here, {first[1]} there"
-    raise PacelineError(
-        f"this worker's parameters differ from those of worker {root_rank}: {detail}; build the same model "
-        "everywhere"
+    return synchronize(
+        allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, compression=compression)
     )
 
 
-def _run(kind: str, name: str | None, dtype: str, flat: torch.Tensor, tensor: torch.Tensor, **rest: Any) -> None:
-    host = flat.cpu() if flat.is_cuda else flat
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """:func:`allreduce` in place."""
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor))
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    compression: Any = Compression.none,
+) -> Handle:
+    """Start :func:`allreduce`; :func:`synchronize` gives the result."""
+    return _allreduce(tensor.detach().clone(), average, name, op, prescale_factor, postscale_factor, compression)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start :func:`allreduce_`."""
+    return _allreduce(tensor, average, name, op, prescale_factor, postscale_factor, Compression.none)
+
+
+def grouped_allreduce(tensors: Sequence[torch.Tensor], *args: Any, **rest: Any) -> list[torch.Tensor]:
+    """:func:`allreduce` of several tensors, all under way at once."""
+    return [synchronize(handle) for handle in _grouped(allreduce_async, tensors, *args, **rest)]
+
+
+def grouped_allreduce_(tensors: Sequence[torch.Tensor], *args: Any, **rest: Any) -> list[torch.Tensor]:
+    """:func:`grouped_allreduce` in place."""
+    return [synchronize(handle) for handle in _grouped(allreduce_async_, tensors, *args, **rest)]
+
+
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+    """The rows of all workers, one after another; workers may have different numbers of them."""
+    return synchronize(allgather_async(tensor, name))
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None) -> Handle:
+    """Start :func:`allgather`. It waits to hear how much everybody has."""
+    return Handle(collectives.start_all_gather(tensor, name))
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """Start :func:`broadcast`."""
+    return broadcast_async_(tensor.detach().clone(), root_rank, name)
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """Start :func:`broadcast_`."""
+    return Handle(collectives.start_broadcast(tensor, root_rank, name))
+
+
+def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None) -> Any:
+    """Rows to each worker in turn: equal shares, or as ``splits`` says; then also how many came from each.
+
+    >>> world.init()
+    >>> alltoall(torch.tensor([1, 2])).tolist()
+    [1, 2]
+    """
+    if splits is None:
+        rows, left = divmod(tensor.shape[0] if tensor.dim() else 0, world.size())
+        if left:
+            raise PacelineError(f"alltoall: {world.size()} workers cannot share {tensor.shape[0]} rows; give splits")
+        return collectives.start_all_to_all(tensor, [rows] * world.size(), name)[0].wait()
+    pending, received = collectives.start_all_to_all(tensor, [int(count) for count in splits], name)
+    return pending.wait(), torch.tensor(received, dtype=torch.int32)
+
+
+def reducescatter(tensor: torch.Tensor, op: Any = Average, name: str | None = None) -> torch.Tensor:
+    """This worker's share of the rows of the average, or of what ``op`` says."""
+    return collectives.start_reduce_scatter(tensor, op, name).wait()
+
+
+def join(device: int = -1) -> int:
+    """Workers with less data cannot stand aside here."""
+    raise PacelineError("join: workers must make the same number of steps; drop the last batches, or repeat some")
+
+
+class Handle:
+    """What :func:`synchronize` and :func:`poll` take."""
+
+    def __init__(self, pending: Pending, then: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        self._pending = pending
+        self._then = then
+
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self._pending.done()
+
+    def wait(self) -> torch.Tensor:
+        """The result, when it is there."""
+        result = self._pending.wait()
+        then, self._then = self._then, None
+        return result if then is None else then(result)
+
+
+def synchronize(handle: Handle) -> torch.Tensor:
+    """Wait for the result.
+
+    >>> world.init()
+    >>> synchronize(allreduce_async(torch.ones(1))).item()
+    1.0
+    """
+    return handle.wait()
+
+
+def poll(handle: Handle) -> bool:
+    """Whether :func:`synchronize` would not wait."""
+    return handle.done()
+
+
+def cross_size() -> int:
+    """How many hosts there are."""
+    return len(set(world.membership().worker.hosts))
+
+
+def cross_rank() -> int:
+    """This worker's host among the hosts, from 0."""
     worker = world.membership().worker
-    handle = staging.post(
-        worker, None, name or _next_name(), kind, dtype, [host.numel()], host, host, rest
-    )
-    handle.wait()
-    if tensor.numel() and host.data_ptr() != tensor.data_ptr():
-        with torch.no_grad():
-            tensor.copy_(host.view(tensor.dtype).view(tensor.shape))
+    return list(dict.fromkeys(worker.hosts)).index(worker.hosts[worker.rank])
 
 
-def _next_name() -> str:
-    global _matching
-    membership = world.membership()
-    if _matching is None or _matching[0] is not membership:
-        _matching = (membership, Matching(membership, "init"))
-    return _matching[1].next()
+def _allreduce(
+    tensor: torch.Tensor,
+    average: bool | None,
+    name: str | None,
+    op: Any,
+    prescale: float,
+    postscale: float,
+    compression: Any,
+) -> Handle:
+    if average is not None and op is not None:
+        raise PacelineError("allreduce: give `op` or `average`, not both")
+    if op is None:
+        op = Sum if average is False else Average
+    if prescale != 1.0:
+        tensor.mul_(prescale)
+    half = compression is Compression.fp16 and tensor.is_floating_point()
+    pending = collectives.start_all_reduce(tensor.half() if half else tensor, op, name)
+
+    def then(result: torch.Tensor) -> torch.Tensor:
+        if half:
+            result = result.to(tensor.dtype)
+        return result.mul_(postscale) if postscale != 1.0 else result
+
+    return Handle(pending, then)
+
+
+def _grouped(start: Callable[..., Handle], tensors: Sequence[torch.Tensor], *args: Any, **rest: Any) -> list[Handle]:
+    name = rest.pop("name", None)
+    names = [None if name is None else f"{name}/{place}" for place in range(len(tensors))]
+    return [start(tensor, *args, name=one, **rest) for tensor, one in zip(tensors, names)]
