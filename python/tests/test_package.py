@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_either_import_order_registers_the_backend_once() -> None:
     check = "assert 'PACELINE' in torch.distributed.Backend._plugins"
     for imports in ("import torch", "import paceline.torch, torch"):
         subprocess.run([sys.executable, "-c", f"{imports}; {check}"], check=True, env=environment(), timeout=60)
+
+
+def test_a_pytorch_that_is_too_old_or_too_new_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from paceline.torch import versions
+
+    with pytest.raises(paceline.PacelineError, match=r"2\.5\.1.* is too old .* install 2.6 or newer"):
+        versions.check("2.5.1+cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        versions.check("2.11.0")
+    with pytest.warns(UserWarning, match="9.0 is newer than any"):
+        versions.check("9.0")
+    monkeypatch.delattr(dist, "Work")
+    with pytest.raises(paceline.PacelineError, match="9.0 is too new .* update paceline"):
+        versions.check("9.0")
 
 
 def test_the_stub_names_what_the_native_module_has() -> None:

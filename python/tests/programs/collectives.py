@@ -150,6 +150,23 @@ def types_that_cannot_be_reduced_are_refused_but_moved(rank: int, size: int) -> 
 
 
 @check
+def tensors_on_several_devices_are_refused_before_anything_is_sent(rank: int, size: int) -> None:
+    here, elsewhere = torch.ones(size), torch.ones(size, device="meta")
+    mixed = [torch.ones(size) for _ in range(size - 1)] + [elsewhere]
+    raises("several devices (cpu, meta)", lambda: dist.all_reduce_coalesced([here, elsewhere]))
+    raises("several devices (cpu, meta)", lambda: dist.all_gather(mixed, here))
+    raises("several devices (cpu, meta)", lambda: dist.all_gather_into_tensor(torch.ones(size * size), elsewhere))
+    raises("several devices (cpu, meta)", lambda: dist.reduce_scatter(here, mixed))
+    raises("several devices (cpu, meta)", lambda: dist.reduce_scatter_tensor(torch.ones(1), elsewhere))
+    raises("several devices (cpu, meta)", lambda: dist.all_to_all([torch.ones(size)] * size, mixed))
+    raises("several devices (cpu, meta)", lambda: dist.all_to_all_single(here, elsewhere))
+    if rank == 0:
+        raises("several devices (cpu, meta)", lambda: dist.gather(here, mixed, dst=0))
+        raises("several devices (cpu, meta)", lambda: dist.scatter(here, mixed, src=0))
+    dist.barrier()
+
+
+@check
 def sparse_tensors_are_summed(rank: int, size: int) -> None:
     indices = torch.tensor([[0, rank], [1, 2]])
     sparse = torch.sparse_coo_tensor(indices, torch.ones(2), (size, 3), check_invariants=True)

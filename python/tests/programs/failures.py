@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import paceline.torch as pl
+
 
 def backward(rank: int, fail: Callable[[torch.Tensor], None]) -> None:
     """One step in which rank 1 calls ``fail`` when some gradients are on their way and some are not."""
@@ -20,11 +22,25 @@ def backward(rank: int, fail: Callable[[torch.Tensor], None]) -> None:
     model(torch.ones(2, 300)).sum().backward()
 
 
-def raise_in_the_middle_of_backward(rank: int) -> None:
-    def fail(gradient: torch.Tensor) -> None:
-        raise ValueError("this rank cannot go on")
+def refuse(gradient: torch.Tensor) -> None:
+    raise ValueError("this rank cannot go on")
 
-    backward(rank, fail)
+
+def raise_in_the_middle_of_backward(rank: int) -> None:
+    backward(rank, refuse)
+
+
+def raise_in_the_middle_of_backward_with_the_optimizer(rank: int) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(300, 300) for _ in range(4)))
+    optimizer = pl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(3):
+        if rank == 1 and step == 1:
+            model[1].weight.register_hook(refuse)
+        model(torch.ones(2, 300)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.drain()
 
 
 def exit_in_the_middle_of_backward(rank: int) -> None:
@@ -56,6 +72,20 @@ def miss_a_monitored_barrier(rank: int) -> None:
         time.sleep(3)
 
 
-if __name__ == "__main__":
+def have_an_old_pytorch() -> None:
+    torch.__version__ = "2.3.1"
     dist.init_process_group("paceline")
-    globals()[sys.argv[1]](dist.get_rank())
+
+
+def ask_for_two_backends_in_one_group() -> None:
+    dist.init_process_group("cpu:gloo,cuda:paceline")
+    dist.all_reduce(torch.ones(1))
+
+
+if __name__ == "__main__":
+    failure = globals()[sys.argv[1]]
+    if failure in (have_an_old_pytorch, ask_for_two_backends_in_one_group):
+        failure()
+    else:
+        dist.init_process_group("paceline")
+        failure(dist.get_rank())
