@@ -29,12 +29,10 @@ pub(crate) struct Resolver {
 /// The strategy that a view names.
 #[derive(Clone, Debug)]
 struct Fixed {
-    /// Members of the view.
-    members: u32,
-    /// Among all of them.
+    /// Among all members of the view.
     everybody: Arc<dyn Strategy>,
-    /// In smaller groups. Members who only serve, serve the whole view: in a smaller group
-    /// everybody's contribution counts.
+    /// In groups. Members who only serve, serve the whole view: in a group everybody's contribution
+    /// counts.
     groups: Arc<dyn Strategy>,
 }
 
@@ -45,7 +43,7 @@ impl Fixed {
             workers if workers < members => Arc::new(ParameterServer::All),
             _ => everybody.clone(),
         };
-        Ok(Fixed { members, everybody, groups })
+        Ok(Fixed { everybody, groups })
     }
 }
 
@@ -63,9 +61,10 @@ impl Resolver {
         Resolver { model: self.model, fixed: self.fixed.clone(), tables: FxHashMap::default() }
     }
 
-    pub(crate) fn strategy(&mut self, bytes: u64, site: &Site) -> Arc<dyn Strategy> {
-        if let Some(Fixed { members, everybody, groups }) = &self.fixed {
-            return if site.members() == *members { everybody.clone() } else { groups.clone() };
+    /// `group`: whether the operation is one of a group, and not of the whole view.
+    pub(crate) fn strategy(&mut self, bytes: u64, site: &Site, group: bool) -> Arc<dyn Strategy> {
+        if let Some(Fixed { everybody, groups }) = &self.fixed {
+            return if group { groups.clone() } else { everybody.clone() };
         }
         let model = &self.model;
         let table = self

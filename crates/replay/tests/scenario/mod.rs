@@ -59,12 +59,13 @@ pub struct Run {
 }
 
 /// What strategies a view may draw.
-pub const STRATEGIES: [&str; 9] = [
+pub const STRATEGIES: [&str; 10] = [
     "ring",
     "double_tree",
     "hierarchical",
     "parameter_server",
     "parameter_server:2",
+    "parameter_server:1:apart",
     "recursive_doubling",
     "one_shot",
     "gossip",

@@ -3,7 +3,7 @@
 
 use paceline_job::{Dtype, Rank, ReduceOp};
 use paceline_replay::contents::Tensor;
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, strategy};
 use std::sync::Arc;
 
 /// One collective over a group.
@@ -48,7 +48,7 @@ impl Operation {
             }
             return Err(format!("member {member} of {self:?} averaged with nobody"));
         }
-        let right = self.right_result(member);
+        let right = self.right_result(member, self.contributors(strategy));
         if self.near(&right, &tensor.out) {
             return Ok(());
         }
@@ -60,11 +60,22 @@ impl Operation {
         start..start + counts[member] as usize * size
     }
 
-    fn right_result(&self, member: usize) -> Vec<u8> {
+    /// How many members' inputs an all-reduce counts: in a group, all.
+    fn contributors(&self, strategy: &str) -> usize {
+        match strategy::by_name(strategy) {
+            Some(strategy) if self.group.is_none() => {
+                strategy.contributors(self.members.len() as u32) as usize
+            }
+            _ => self.members.len(),
+        }
+    }
+
+    fn right_result(&self, member: usize, contributors: usize) -> Vec<u8> {
         let size = self.dtype.size();
         let everybody: Vec<usize> = (0..self.members.len()).collect();
         match &self.collectives[member] {
-            Collective::AllReduce { .. } | Collective::Reduce { .. } => self.reduced(&everybody),
+            Collective::AllReduce { .. } => self.reduced(&everybody[..contributors]),
+            Collective::Reduce { .. } => self.reduced(&everybody),
             Collective::ReduceScatter { counts } => {
                 self.reduced(&everybody)[Operation::block(counts, member, size)].to_vec()
             }

@@ -299,7 +299,8 @@ impl Engine {
         let site = Site { hosts, me, step: u64::from(key.uses), seed: hash };
         let element_bytes = post.dtype.size() as u64;
         let partition_elements = (self.view.settings.partition.0 / element_bytes).max(1);
-        let strategy = self.resolver.strategy(post.collective.elements() * element_bytes, &site);
+        let bytes = post.collective.elements() * element_bytes;
+        let strategy = self.resolver.strategy(bytes, &site, group.is_some());
         let chunks = post.collective.chunks(&site, partition_elements);
         let op = Op {
             key,
