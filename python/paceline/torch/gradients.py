@@ -47,13 +47,13 @@ class Gradient:
     def start(self, worker: Any, priority: int) -> None:
         gradient = self.parameter.grad
         assert gradient is not None
+        if worker.size == 1:
+            self.arrived = True
+            return
         tensors.check(gradient, self.name)
         if not gradient.is_contiguous():
             gradient = self.parameter.grad = gradient.contiguous()
         self.tensor, self.version = gradient, gradient._version
-        if worker.size == 1:
-            self.arrived = True
-            return
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
         rest = {"reduce": "average", "priority": priority}
         if flat.is_cuda:
@@ -120,7 +120,9 @@ class Step:
     """Updates that are due, with the hyper-parameters as they stood."""
 
     def __init__(self, inner: Optimizer, due: Iterable[Gradient]) -> None:
-        self.waiting = {gradient.parameter: gradient for gradient in due}
+        #: By place.
+        self.waiting = {gradient.place: gradient for gradient in due}
+        self._all = len(self.waiting)
         self.afterwards: Callable[[nn.Parameter], None] | None = None
         self._groups = [
             {key: _kept(value) for key, value in group.items() if key != "params"}
@@ -129,15 +131,17 @@ class Step:
 
     def update(self, inner: Optimizer, step: Callable[[], Any], due: Sequence[Gradient]) -> None:
         """Let the optimizer see only these parameters, as it would have seen them in its step."""
-        chosen = {gradient.parameter for gradient in due}
+        # Optimizers pass over parameters without a gradient, so there is nothing to choose if all others are due.
+        chosen = None if len(due) == self._all else {gradient.parameter for gradient in due}
         present = [dict(group) for group in inner.param_groups]
         for group, then in zip(inner.param_groups, self._groups):
             group.update(then)
-            group["params"] = [parameter for parameter in group["params"] if parameter in chosen]
+            if chosen is not None:
+                group["params"] = [parameter for parameter in group["params"] if parameter in chosen]
         try:
             step()
             changed = _changed(inner.param_groups, self._groups)
-            if changed is not None and len(chosen) < len(self.waiting):
+            if changed is not None and len(due) < len(self.waiting):
                 raise PacelineError(
                     f"{type(inner).__name__} keeps `{changed}` for all parameters together, so they cannot be "
                     "updated a few at a time; use it with DDP and the paceline backend"
@@ -146,7 +150,7 @@ class Step:
             for group, now in zip(inner.param_groups, present):
                 group.update(now)
         for gradient in due:
-            del self.waiting[gradient.parameter]
+            del self.waiting[gradient.place]
             gradient.reset()
             if self.afterwards is not None:
                 self.afterwards(gradient.parameter)
@@ -157,13 +161,14 @@ class Order:
 
     def __init__(self) -> None:
         self.agreed = False
-        self._seen: dict[nn.Parameter, int] = {}
+        self._seen: dict[int, int] = {}
         self._places: dict[int, int] = {}
 
-    def see(self, module: nn.Module) -> None:
+    def see(self, places: Iterable[int]) -> None:
+        """The forward pass uses these parameters now."""
         if not self.agreed:
-            for parameter in module.parameters(recurse=False):
-                self._seen.setdefault(parameter, len(self._seen))
+            for place in places:
+                self._seen.setdefault(place, len(self._seen))
 
     def priority(self, gradient: Gradient) -> int:
         """Smaller is more urgent. Until it is known, the order in which the model lists parameters."""
@@ -171,7 +176,7 @@ class Order:
 
     def agree(self, gradients: Sequence[Gradient], size: int) -> None:
         last = len(self._seen)
-        places = [self._seen.get(gradient.parameter, last) for gradient in gradients]
+        places = [self._seen.get(gradient.place, last) for gradient in gradients]
         if size > 1:
             places = horovod.broadcast_(torch.tensor(places), name="order of parameters").tolist()
         self._places = {gradient.place: place for gradient, place in zip(gradients, places)}

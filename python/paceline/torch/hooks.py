@@ -15,15 +15,16 @@ from torch import nn
 
 
 class Weak:
-    """Calls ``method`` of ``owner``, while it lives."""
+    """Calls ``method`` of ``owner``, while it lives, with ``first`` before what the hook is given."""
 
-    def __init__(self, owner: Any, method: Callable[..., Any]) -> None:
+    def __init__(self, owner: Any, method: Callable[..., Any], *first: Any) -> None:
         self._owner = weakref.ref(owner)
         self._method = method
+        self._first = first
 
     def __call__(self, *arguments: Any) -> Any:
         owner = self._owner()
-        return None if owner is None else self._method(owner, *arguments)
+        return None if owner is None else self._method(owner, *self._first, *arguments)
 
     def __deepcopy__(self, _: Any) -> Callable[..., None]:
         return nothing

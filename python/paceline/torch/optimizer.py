@@ -72,6 +72,8 @@ class DistributedOptimizer(Optimizer):
             for place, (name, parameter) in enumerate(model.named_parameters())
             if parameter.requires_grad
         }
+        # By number, since a parameter's hash is a call of Python's.
+        self._by_place = {gradient.place: gradient for gradient in self._gradients.values()}
         self._check_parameters()
         if self._worker.size > 1:
             horovod.same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
@@ -159,7 +161,7 @@ class DistributedOptimizer(Optimizer):
         if self._pending is not None:
             self._pending.afterwards = to_none if set_to_none else to_zero
         for gradient in self._gradients.values():
-            if gradient.parameter not in waiting:
+            if gradient.place not in waiting:
                 gradient.finish()
                 gradient.reset()
                 (to_none if set_to_none else to_zero)(gradient.parameter)
@@ -207,12 +209,16 @@ class DistributedOptimizer(Optimizer):
 
     def _attach(self, model: nn.Module) -> list[Any]:
         attachments: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(hooks.Weak(self, DistributedOptimizer._on_gradient))
-            for parameter in self._gradients
+            gradient.parameter.register_post_accumulate_grad_hook(
+                hooks.Weak(self, DistributedOptimizer._on_gradient, gradient.place)
+            )
+            for gradient in self._gradients.values()
         ]
         for module in model.modules():
-            if any(True for _ in module.parameters(recurse=False)):
-                hook = hooks.Weak(self, DistributedOptimizer._before_forward)
+            known = [self._gradients.get(parameter) for parameter in module.parameters(recurse=False)]
+            places = [gradient.place for gradient in known if gradient is not None]
+            if places:
+                hook = hooks.Weak(self, DistributedOptimizer._before_forward, places)
                 attachments.append(module.register_forward_pre_hook(hook))
         drain = hooks.Weak(self, DistributedOptimizer._drain_for)
         attachments.append(model.register_state_dict_pre_hook(drain))
@@ -223,12 +229,12 @@ class DistributedOptimizer(Optimizer):
     def _drain_for(self, *_: Any) -> None:
         self.drain()
 
-    def _before_forward(self, module: nn.Module, _: Any) -> None:
-        self._order.see(module)
+    def _before_forward(self, places: Sequence[int], *_: Any) -> None:
+        self._order.see(places)
         if self._pending is None:
             return
         waiting = self._pending.waiting
-        needed = [waiting[one] for one in module.parameters(recurse=False) if one in waiting]
+        needed = [waiting[place] for place in places if place in waiting]
         for gradient in needed:
             gradient.finish()
         if needed:
@@ -242,8 +248,8 @@ class DistributedOptimizer(Optimizer):
             gradient.finish()
         return done
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        gradient = self._gradients[parameter]
+    def _on_gradient(self, place: int, _: torch.Tensor) -> None:
+        gradient = self._by_place[place]
         gradient.used = True
         if not self._syncing:
             return
@@ -251,7 +257,7 @@ class DistributedOptimizer(Optimizer):
         if gradient.passes < self._accumulate:
             return
         gradient.passes = 0
-        if self._pending is not None and parameter in self._pending.waiting:
+        if self._pending is not None and place in self._pending.waiting:
             raise PacelineError(
                 f"`{gradient.name}` got its next gradient before the last update: it is used outside the "
                 "forward() of its module; call synchronize() and drain() after step(), or use DDP"
