@@ -13,8 +13,13 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_sharded_training_agrees_with_gloo(size: int) -> None:
+    from paceline.torch import versions
+
+    if versions.number(torch.__version__) < (2, 8):
+        pytest.skip("FSDP2 of this PyTorch does not replicate shards in CPU memory")
     import fsdp
 
     for rank in run_ranks(size, PROGRAMS / "fsdp.py"):
         assert rank.code == 0, rank.errors
-        assert rank.output.split() == [word for case in fsdp.CASES for word in ("HELD", case.__name__)]
+        held = [line for line in rank.output.splitlines() if line.startswith("HELD")]
+        assert held == [f"HELD {case.__name__}" for case in fsdp.CASES]

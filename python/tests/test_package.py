@@ -58,11 +58,12 @@ def test_a_pytorch_that_is_too_old_or_too_new_is_told_so(monkeypatch: pytest.Mon
     dist = pytest.importorskip("torch.distributed")
     from paceline.torch import versions
 
-    with pytest.raises(paceline.PacelineError, match=r"2\.5\.1.* is too old .* install 2.6 or newer"):
-        versions.check("2.5.1+cpu")
+    with pytest.raises(paceline.PacelineError, match=r"2\.6\.0.* is too old .* install 2\.7 or newer"):
+        versions.check("2.6.0+cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        versions.check("2.11.0")
+        versions.check("2.7.0")
+        versions.check("2.11.0+cu130")
     with pytest.warns(UserWarning, match="9.0 is newer than any"):
         versions.check("9.0")
     monkeypatch.delattr(dist, "Work")
