@@ -244,3 +244,17 @@ fn one_worker_alone_gets_its_own_back() {
         });
     }
 }
+
+#[test]
+fn under_gossip_only_averages_are_mixed() {
+    for wiring in [Wiring::Shared, Wiring::Tcp] {
+        let results = cluster::run(4, with_strategy("gossip"), wiring, |worker| {
+            let me = worker.rank().0 as f32;
+            let (mut sum, mut most) = ([me + 1.0; 3], [me; 3]);
+            worker.all_reduce("sum", &mut sum, ReduceOp::Sum).unwrap();
+            worker.all_reduce("most", &mut most, ReduceOp::Max).unwrap();
+            (sum, most)
+        });
+        assert_eq!(results, [([10.0; 3], [3.0; 3]); 4], "{wiring:?}");
+    }
+}

@@ -2,10 +2,10 @@
 //! from what all its members know alike, so that ranks cannot differ.
 
 use crate::{
-    program::{Site, Strategy},
+    program::{Semantics, Site, Strategy},
     strategy::{AutoTable, CostModel, ParameterServer, UnknownStrategy, find},
 };
-use paceline_job::{StrategyChoice, View};
+use paceline_job::{ReduceOp, StrategyChoice, View};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ struct Fixed {
     /// In groups. Members who only serve, serve the whole view: in a group everybody's contribution
     /// counts.
     groups: Arc<dyn Strategy>,
+    /// Whether it averages. What is not an average must be exact, and is done as `auto` would.
+    averages: bool,
 }
 
 impl Fixed {
@@ -43,7 +45,8 @@ impl Fixed {
             workers if workers < members => Arc::new(ParameterServer::All),
             _ => everybody.clone(),
         };
-        Ok(Fixed { everybody, groups })
+        let averages = everybody.semantics() == Semantics::Averaging;
+        Ok(Fixed { everybody, groups, averages })
     }
 }
 
@@ -62,9 +65,16 @@ impl Resolver {
     }
 
     /// `group`: whether the operation is one of a group, and not of the whole view.
-    pub(crate) fn strategy(&mut self, bytes: u64, site: &Site, group: bool) -> Arc<dyn Strategy> {
-        if let Some(Fixed { everybody, groups }) = &self.fixed {
-            return if group { groups.clone() } else { everybody.clone() };
+    pub(crate) fn strategy(
+        &mut self,
+        bytes: u64,
+        site: &Site,
+        group: bool,
+        reduce: ReduceOp,
+    ) -> Arc<dyn Strategy> {
+        let exact = reduce != ReduceOp::Average;
+        if let Some(fixed) = self.fixed.as_ref().filter(|fixed| !(fixed.averages && exact)) {
+            return if group { fixed.groups.clone() } else { fixed.everybody.clone() };
         }
         let model = &self.model;
         let table = self

@@ -8,7 +8,7 @@ use super::{
 };
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use paceline_job::{Rank, Settings};
+use paceline_job::{Rank, ReduceOp, Settings, StrategyChoice};
 use paceline_net::{
     Buffer, Buffers, Coordinator, CoordinatorConfig, JoinConfig, Log, Operation, Secret, Worker,
     WorkerConfig,
@@ -142,12 +142,23 @@ pub fn join(variant: Variant) -> Result<Box<dyn Subject>> {
     };
     let joined = paceline_net::join(JoinConfig::from_env()?)?;
     let worker = Worker::start(joined, WorkerConfig { transport, ..WorkerConfig::default() })?;
-    Ok(Box::new(Measured { worker, arena: variant == Variant::Arena, tensors: Vec::new() }))
+    let reduce = reduction(&worker.view().settings.strategy);
+    let arena = variant == Variant::Arena;
+    Ok(Box::new(Measured { worker, reduce, arena, tensors: Vec::new() }))
+}
+
+/// What is measured of a strategy: a sum, or an average where it makes averages only.
+pub fn reduction(choice: &StrategyChoice) -> ReduceOp {
+    match strategy::by_name(&choice.0).map(|strategy| strategy.semantics()) {
+        Some(Semantics::Averaging) => ReduceOp::Average,
+        Some(Semantics::Reduce) | None => ReduceOp::Sum,
+    }
 }
 
 /// A worker with the tensors that are being measured.
 struct Measured {
     worker: Worker,
+    reduce: ReduceOp,
     arena: bool,
     tensors: Vec<(Arc<str>, Buffer<f32>)>,
 }
@@ -157,7 +168,10 @@ impl Subject for Measured {
         let mut about = format!("paceline {}", env!("CARGO_PKG_VERSION"));
         for (most, strategy, _) in self.worker.choices().entries() {
             match most {
-                u64::MAX => about += &format!("; {} otherwise", strategy.name()),
+                u64::MAX if about.contains(';') => {
+                    about += &format!("; {} otherwise", strategy.name());
+                }
+                u64::MAX => about += &format!("; {}", strategy.name()),
                 most => about += &format!("; {} up to {} KiB", strategy.name(), most >> 10),
             }
         }
@@ -201,8 +215,10 @@ impl Subject for Measured {
     }
 
     fn all_reduce(&mut self) -> Result<()> {
+        let reduce = self.reduce;
         let operation = |name: &Arc<str>, data: &[f32]| {
             Operation::new(name.clone(), Collective::AllReduce { len: data.len() as u64 })
+                .reduce(reduce)
         };
         if let [(name, data)] = &mut self.tensors[..] {
             let operation = operation(name, data);

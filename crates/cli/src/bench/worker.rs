@@ -10,7 +10,7 @@ use std::io::{BufRead, Write};
 pub enum Sums {
     /// Those of the first so many ranks, usually all.
     OfFirst(u32),
-    /// Its own and those of one other rank, or of nobody else if it was left over.
+    /// The average of its own and those of one other rank, or its own if it was left over.
     OfTwo,
 }
 
@@ -99,17 +99,18 @@ fn sums_are_right(subject: &mut dyn Subject) -> Result<bool> {
     }
     subject.all_reduce()?;
     let mine = rank + 1;
-    let factors: Vec<u32> = match subject.sums() {
-        Sums::OfFirst(workers) => vec![workers * (workers + 1) / 2],
+    // In halves, which are exact.
+    let halves: Vec<u32> = match subject.sums() {
+        Sums::OfFirst(workers) => vec![workers * (workers + 1)],
         Sums::OfTwo => {
             let others = (1..=ranks).filter(|other| *other != mine);
-            let left_over = (ranks % 2 == 1).then_some(mine);
+            let left_over = (ranks % 2 == 1).then_some(2 * mine);
             others.map(|other| mine + other).chain(left_over).collect()
         }
     };
     Ok(subject.buffers().into_iter().enumerate().all(|(tensor, buffer)| {
-        factors.iter().any(|factor| {
-            let value = |index| pattern(tensor, index) * *factor as f32;
+        halves.iter().any(|halves| {
+            let value = |index| pattern(tensor, index) * (*halves as f32 / 2.0);
             buffer.iter().enumerate().all(|(index, sum)| *sum == value(index))
         })
     }))

@@ -38,7 +38,7 @@ impl Operation {
         if tensor.written.contains(&false) {
             return Err(format!("member {member} of {self:?} has output that nobody wrote"));
         }
-        let is_gossip = strategy == "gossip";
+        let is_gossip = strategy == "gossip" && self.reduce == ReduceOp::Average;
         if is_gossip && matches!(self.collectives[member], Collective::AllReduce { .. }) {
             let mut pairs = (0..self.members.len())
                 .map(|other| if other == member { vec![member] } else { vec![member, other] });

@@ -300,7 +300,7 @@ impl Engine {
         let element_bytes = post.dtype.size() as u64;
         let partition_elements = (self.view.settings.partition.0 / element_bytes).max(1);
         let bytes = post.collective.elements() * element_bytes;
-        let strategy = self.resolver.strategy(bytes, &site, group.is_some());
+        let strategy = self.resolver.strategy(bytes, &site, group.is_some(), post.reduce);
         let chunks = post.collective.chunks(&site, partition_elements);
         let op = Op {
             key,

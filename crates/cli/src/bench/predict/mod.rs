@@ -101,7 +101,7 @@ pub struct PredictArgs {
     #[arg(long, value_name = "BYTES")]
     pub partition: Option<ByteSize>,
 
-    /// Bytes in flight, above which no further chunk starts [default: 1MiB].
+    /// Bytes in flight that are as urgent or more, above which no further chunk starts [default: 1MiB].
     #[arg(long, value_name = "BYTES")]
     pub credit: Option<ByteSize>,
 

@@ -1,7 +1,10 @@
 //! The predicted side: the engines of all workers in virtual time, doing what the measured workers do, all-reduce
 //! after all-reduce. It starts nothing and looks at no clock.
 
-use super::{super::protocol::Turn, calibration::barrier_post};
+use super::{
+    super::{ours::reduction, protocol::Turn},
+    calibration::barrier_post,
+};
 use anyhow::{Result, ensure};
 use paceline_job::{Dtype, Rank, ReduceOp, Time, Topology, View};
 use paceline_replay::{Cluster, ClusterConfig};
@@ -23,10 +26,11 @@ pub fn predict(
 ) -> Result<Turn> {
     let mut cluster = Cluster::new(view.clone(), topology, config.clone())?;
     let ranks = view.size();
+    let reduce = reduction(&view.settings.strategy);
     // Every all-reduce has a barrier before it.
     let steps = 2 * (WARMUP + ITERATIONS);
     for rank in 0..ranks {
-        cluster.post(Time::ZERO, Rank(rank as u32), post(0, bytes))?;
+        cluster.post(Time::ZERO, Rank(rank as u32), post(0, bytes, reduce))?;
     }
     let mut done = vec![0; ranks];
     // When the last worker was through with each step.
@@ -43,7 +47,7 @@ pub fn predict(
         if *step < steps {
             // The rank is one of the view's, so it cannot be refused.
             let rest = if step.is_multiple_of(2) { rest } else { Duration::ZERO };
-            let _ = cluster.post(finish.at.after(rest), finish.rank, post(*step, bytes));
+            let _ = cluster.post(finish.at.after(rest), finish.rank, post(*step, bytes, reduce));
         }
     });
     ensure!(failure.is_none(), "the prediction failed: {failure:?}");
@@ -54,7 +58,7 @@ pub fn predict(
 }
 
 /// What a worker does in a step: barriers and all-reduces take turns.
-fn post(step: usize, bytes: u64) -> Post {
+fn post(step: usize, bytes: u64, reduce: ReduceOp) -> Post {
     if step.is_multiple_of(2) {
         return barrier_post();
     }
@@ -62,7 +66,7 @@ fn post(step: usize, bytes: u64) -> Post {
         name: "tensor 0".into(),
         collective: Collective::AllReduce { len: bytes / 4 },
         dtype: Dtype::F32,
-        reduce: ReduceOp::Sum,
+        reduce,
         ..barrier_post()
     }
 }
