@@ -3,14 +3,12 @@
 
 use crate::{
     exit::UsageError,
-    run::{choices, signals::Signals},
+    run::signals::Signals,
     settings::{SettingsArgs, parse_address, parse_size},
 };
 use anyhow::Result;
 use clap::Args;
-use paceline_net::{
-    Coordinator, CoordinatorConfig, NetError, Secret, ViewWatch, coordinator::Progress,
-};
+use paceline_net::{Coordinator, CoordinatorConfig, NetError, Secret, coordinator::Progress};
 use std::{
     fmt,
     io::{self, Write},
@@ -68,9 +66,6 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     let coordinator = Coordinator::start(CoordinatorConfig {
         settings: arguments.settings.settings()?,
         join_timeout: Duration::from_secs(arguments.join_timeout),
-        measured: ViewWatch::to(|view| {
-            choices::lines(view).iter().for_each(|line| eprintln!("paceline: {line}"));
-        }),
         ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
     })
     .map_err(|error| UsageError::new(error.to_string()))?;

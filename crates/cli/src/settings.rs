@@ -20,8 +20,8 @@ pub struct SettingsArgs {
     #[arg(long, value_name = "BYTES")]
     pub partition: Option<ByteSize>,
 
-    /// Bytes in flight, above which no further chunk starts. Small: an urgent tensor waits less. Large: the link never
-    /// runs dry. `unlimited` turns scheduling off [default: 1MiB].
+    /// Bytes in flight that are as urgent or more, above which no further chunk starts. Small: an urgent tensor waits less. Large: the link never
+    /// runs dry. `unlimited`: chunks start as they come [default: 1MiB].
     #[arg(long, value_name = "BYTES")]
     pub credit: Option<ByteSize>,
 

@@ -2,7 +2,7 @@
 //! the checker proves about them, and what `auto` would choose. It prints; nothing runs.
 
 mod auto;
-pub mod text;
+mod text;
 mod world;
 
 use crate::exit::UsageError;

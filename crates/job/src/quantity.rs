@@ -69,6 +69,25 @@ impl FromStr for ByteSize {
     }
 }
 
+impl ByteSize {
+    /// As people say it: two digits or more of the largest unit.
+    ///
+    /// ```
+    /// # use paceline_job::ByteSize;
+    /// let said = [1, 1023, 4211, 64 << 20].map(|bytes| ByteSize(bytes).rounded());
+    /// assert_eq!(said, ["1 byte", "1023 bytes", "4.1 KiB", "64 MiB"]);
+    /// ```
+    pub fn rounded(self) -> String {
+        let ByteSize(bytes) = self;
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let Some((unit, shift)) = units.into_iter().find(|(_, shift)| bytes >> shift > 0) else {
+            return format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" });
+        };
+        let amount = bytes as f64 / (1_u64 << shift) as f64;
+        if amount < 10.0 { format!("{amount:.1} {unit}") } else { format!("{amount:.0} {unit}") }
+    }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == ByteSize::UNLIMITED {

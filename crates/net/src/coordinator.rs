@@ -3,12 +3,13 @@
 //! proved that it holds the job's secret, and it never waits for any one worker. It knows nothing of
 //! tensors.
 
+mod choices;
 mod door;
 mod log;
 mod message;
 mod roster;
 
-pub use log::{Log, ViewWatch};
+pub use log::Log;
 pub(crate) use message::encode;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
@@ -65,8 +66,8 @@ pub struct CoordinatorConfig {
     pub handshake_timeout: Duration,
     /// Who came, who was refused and why, who has gone.
     pub log: Log,
-    /// Hears of the view once the workers have measured their links, which they do for `auto`.
-    pub measured: ViewWatch,
+    /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
+    pub quiet: bool,
 }
 
 impl CoordinatorConfig {
@@ -80,7 +81,7 @@ impl CoordinatorConfig {
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
-            measured: ViewWatch::nobody(),
+            quiet: false,
         }
     }
 }
@@ -361,7 +362,7 @@ impl Service {
                     Ok(Some(WorkerMessage::Measured(measured))) => {
                         match self.unmeasured.take_if(|_| member.rank == Some(Rank(0))) {
                             Some(view) => {
-                                self.config.measured.hear(&view.with_measured(measured));
+                                tell_choices(&self.config, &view.with_measured(measured));
                             }
                             None => {
                                 let reason = "it measured what was not its to measure".to_string();
@@ -404,6 +405,12 @@ fn next_message(channel: &mut MessageChannel) -> Result<Option<WorkerMessage>> {
     match channel.try_receive("a worker's message")? {
         Some(bytes) => Ok(Some(decode_worker_message(&bytes)?)),
         None => Ok(None),
+    }
+}
+
+fn tell_choices(config: &CoordinatorConfig, view: &View) {
+    if !config.quiet {
+        choices::lines(view).iter().for_each(|line| config.log.line(line));
     }
 }
 

@@ -59,7 +59,9 @@ pub enum NetError {
         remedy: &'static str,
     },
     /// Use an address or the name of an interface of this machine (`ip address` lists them).
-    #[error("`{name}` is neither an address nor an interface of this machine")]
+    #[error(
+        "`{name}` is neither an address nor an interface of this machine; `ls /sys/class/net` lists its interfaces"
+    )]
     UnknownInterface {
         /// What was asked for.
         name: String,
@@ -255,7 +257,7 @@ pub enum NetError {
         missing: Vec<Rank>,
     },
     /// The coordinator's log says why it ended.
-    #[error("the coordinator is gone")]
+    #[error("the coordinator is gone; look at what it said last, and start the job again")]
     CoordinatorGone,
     /// The other worker's log says why it ended.
     #[error("worker {rank} is gone: {fate}")]

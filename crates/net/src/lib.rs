@@ -19,7 +19,7 @@ mod secret;
 mod worker;
 
 pub use buffer::{Buffer, SharedBuffer};
-pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log, ViewWatch};
+pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log};
 pub use element::{Bf16, Element, F16};
 pub use error::{NetError, Result};
 pub use handle::Outcome;

@@ -95,7 +95,7 @@ pub struct AllReduceArgs {
     #[arg(long, value_name = "MODEL", value_enum)]
     pub tensors: Option<Model>,
 
-    /// Whom to measure against, separated by commas.
+    /// Whom to measure against, separated by commas. Open MPI is two: over shared memory and over TCP.
     #[arg(long, value_name = "PEER,...", value_enum, value_delimiter = ',', default_values = ["gloo", "openmpi", "openmpi-tcp"])]
     pub against: Vec<Peer>,
 

@@ -1,7 +1,7 @@
 //! How much room the file system has that processes share memory in, and what to do when it is full. Peers
 //! that find it full die without a reason (SIGBUS), or wait for each other for ever.
 
-use crate::strategies::text;
+use paceline_job::ByteSize;
 use std::{ffi::CString, fmt, io, mem::MaybeUninit, os::unix::ffi::OsStrExt, path::Path};
 
 /// Where Linux keeps it.
@@ -40,7 +40,7 @@ impl Room {
         if self.free >= needed {
             return None;
         }
-        let lack = format!("needs {} of shared memory", text::bytes(needed));
+        let lack = format!("needs {} of shared memory", ByteSize(needed).rounded());
         Some(match folder.starts_with(FOLDER) {
             true => format!("{lack}, but {}", self.remedy(needed)),
             false => format!("{lack}, but {self} in {}: make room there", folder.display()),
@@ -59,7 +59,7 @@ impl Room {
 
 impl fmt::Display for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} are left", text::bytes(self.free), text::bytes(self.size))
+        write!(f, "{} of {} are left", ByteSize(self.free).rounded(), ByteSize(self.size).rounded())
     }
 }
 

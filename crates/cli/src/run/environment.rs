@@ -1,12 +1,12 @@
 //! What workers find in their environment, and the coordinator it leads them to. It does not know how
 //! they are started.
 
-use super::{RunArgs, choices, output::Notes};
+use super::{RunArgs, output::Notes};
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use paceline_job::Rank;
 use paceline_net::{
-    Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret, ViewWatch,
+    Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
     launch::{MeetingPoint, WorkerPlace, worker_environment},
 };
 use std::{
@@ -42,18 +42,12 @@ impl Launch {
         let variables = shared_variables(arguments, &variable);
         let join_timeout = check(&variables, &secret, &variable)?;
 
-        let (log, told) = (notes.clone(), notes.clone());
-        let measured = match arguments.quiet {
-            true => ViewWatch::nobody(),
-            false => ViewWatch::to(move |view| {
-                choices::lines(view).iter().for_each(|line| told.say(line))
-            }),
-        };
+        let log = notes.clone();
         let coordinator = Coordinator::start(CoordinatorConfig {
             settings,
             join_timeout,
             log: Log::to(move |line| log.say(line)),
-            measured,
+            quiet: arguments.quiet,
             ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
         })
         .map_err(usage)?;

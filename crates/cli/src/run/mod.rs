@@ -2,7 +2,6 @@
 //! rooms beside it together: [`process`] starts and signals, [`supervision`] decides, [`output`] passes lines on,
 //! [`report`] finds the words. The job's own traffic is none of its business.
 
-pub mod choices;
 mod environment;
 pub mod guard;
 mod lines;
@@ -80,7 +79,8 @@ pub struct RunArgs {
     #[arg(long)]
     pub insecure: bool,
 
-    /// The interface or address that workers use among themselves [default: loopback].
+    /// The interface or address that workers use among themselves [default: the one that leads to the
+    /// coordinator, loopback here].
     #[arg(long, value_name = "NAME|ADDRESS")]
     pub interface: Option<String>,
 

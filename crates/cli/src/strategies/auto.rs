@@ -1,7 +1,7 @@
 //! What `auto` chooses for each message size, as a table and as JSON. The choosing itself is the strategies'.
 
 use super::{text, world::WorldSize};
-use paceline_job::{Link, Rate, Settings};
+use paceline_job::{ByteSize, Link, Rate, Settings};
 use paceline_sync::strategy::{AutoTable, CostModel};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -58,9 +58,9 @@ impl Choices {
         let mut below = 0;
         for Choice { up_to_bytes, strategy, reason } in &self.choices {
             let sizes = match up_to_bytes {
-                Some(most) => format!("up to {}", text::bytes(*most)),
+                Some(most) => format!("up to {}", ByteSize(*most).rounded()),
                 None if below == 0 => "any size".to_string(),
-                None => format!("above {}", text::bytes(below)),
+                None => format!("above {}", ByteSize(below).rounded()),
             };
             below = up_to_bytes.unwrap_or(below);
             // The reason begins with the name, which the line above it says.

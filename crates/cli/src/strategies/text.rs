@@ -37,22 +37,6 @@ pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Bytes as people say them.
-pub fn bytes(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units.into_iter().find(|(_, shift)| bytes >> shift > 0) {
-        Some((unit, shift)) => {
-            let amount = bytes as f64 / (1_u64 << shift) as f64;
-            if amount < 10.0 {
-                format!("{amount:.1} {unit}")
-            } else {
-                format!("{amount:.0} {unit}")
-            }
-        }
-        None => count(bytes, "byte"),
-    }
-}
-
 /// For programs to read.
 pub fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value).context("this cannot be written as JSON")?;
@@ -77,14 +61,5 @@ mod tests {
         let lines = wrapped(&paragraph);
         assert!(lines.lines().all(|line| line.starts_with(INDENT) && line.len() <= WIDTH));
         assert!(lines.split_whitespace().eq(paragraph.split_whitespace()));
-    }
-
-    #[test]
-    fn bytes_read_well() {
-        for (number, text) in
-            [(1, "1 byte"), (1023, "1023 bytes"), (4211, "4.1 KiB"), (64 << 20, "64 MiB")]
-        {
-            assert_eq!(bytes(number), text);
-        }
     }
 }

@@ -98,8 +98,9 @@ impl<'a> World<'a> {
             Semantics::Reduce => [
                 match self.strategy.contributors(ranks) {
                     workers if workers < ranks => format!(
-                        "Every rank ends with the contributions of ranks 0 to {}, exactly once; the others only serve.",
-                        workers - 1,
+                        "Every rank ends with the {} of the first {}, exactly once; the others only serve.",
+                        if workers == 1 { "contribution" } else { "contributions" },
+                        count(workers.into(), "rank"),
                     ),
                     _ => "Every rank ends with every rank's contribution, exactly once.".to_string(),
                 },

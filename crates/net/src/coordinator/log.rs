@@ -1,7 +1,6 @@
-//! Where the lines go that a coordinator or a joining worker has for its user, and who hears of the view.
-//! This file knows nothing of what they say.
+//! Where the lines go that a coordinator or a joining worker has for its user. This file knows nothing of what
+//! they say.
 
-use paceline_job::View;
 use std::{fmt, sync::Arc};
 
 /// Takes lines of text, from any thread.
@@ -38,31 +37,5 @@ impl Default for Log {
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Log(..)")
-    }
-}
-
-/// Hears of the view, from any thread.
-#[derive(Clone)]
-pub struct ViewWatch(Arc<dyn Fn(&View) + Send + Sync>);
-
-impl ViewWatch {
-    /// Hand each view to `sink`.
-    pub fn to(sink: impl Fn(&View) + Send + Sync + 'static) -> ViewWatch {
-        ViewWatch(Arc::new(sink))
-    }
-
-    /// Nobody.
-    pub fn nobody() -> ViewWatch {
-        ViewWatch::to(|_| {})
-    }
-
-    pub(crate) fn hear(&self, view: &View) {
-        (self.0)(view);
-    }
-}
-
-impl fmt::Debug for ViewWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ViewWatch(..)")
     }
 }

@@ -1,12 +1,11 @@
 //! What `auto` chose for a job, in two lines for people: which strategy for which sizes by what was measured, and
 //! why. The choice itself is made elsewhere, from the same view.
 
-use crate::strategies::text;
-use paceline_job::{Link, StrategyChoice, View};
+use paceline_job::{ByteSize, Link, StrategyChoice, View};
 use paceline_sync::strategy::{AutoTable, CostModel};
 
 /// The lines, once the view's links are measured; none if somebody else chose.
-pub fn lines(view: &View) -> Vec<String> {
+pub(super) fn lines(view: &View) -> Vec<String> {
     if view.settings.strategy != StrategyChoice::auto() {
         return Vec::new();
     }
@@ -16,7 +15,7 @@ pub fn lines(view: &View) -> Vec<String> {
         .iter()
         .map(|(most, strategy, _)| match *most {
             u64::MAX => strategy.name().to_string(),
-            most => format!("{} up to {}", strategy.name(), text::bytes(most)),
+            most => format!("{} up to {}", strategy.name(), ByteSize(most).rounded()),
         })
         .collect();
     let sizes = match sizes.split_last() {
