@@ -4,8 +4,8 @@
 
 The suite ships inside PyTorch's wheel (`torch.testing._internal.distributed.distributed_test`); it needs
 `expecttest`. Its case tables and skips know only built-in backends, so our name is entered wherever Gloo's
-stands, in a copy. Processes are kept from test to test, and started afresh after one that failed on some: starting
-PyTorch takes longer than most tests. The tests that ask for GPUs are run in host memory (`without_gpus.py`).
+stands, in a copy. Processes are kept from test to test, since starting PyTorch takes longer than most tests; what
+fails is tried again in fresh ones. The tests that ask for GPUs are run in host memory (`without_gpus.py`).
 """
 
 from __future__ import annotations
@@ -261,15 +261,19 @@ def main() -> None:
             tests = [name for name in ranks.tests if re.search(arguments.only, name)]
             started = time.monotonic()
             for number, test in enumerate(tests, 1):
-                if ranks is None:
-                    ranks = Ranks(backend, arguments.world_size, path, arguments.gpu_tests)
-                outcome = ranks.run(test)
+                # What fails is tried again in fresh processes: some tests leave theirs unfit for the next.
+                for fresh in (False, True):
+                    if ranks is not None and (fresh or not ranks.usable):
+                        ranks.close()
+                        ranks = None
+                    ranks = ranks or Ranks(backend, arguments.world_size, path, arguments.gpu_tests)
+                    was_fresh = ranks.count == 0
+                    outcome = ranks.run(test)
+                    if outcome[0] != "failed" or was_fresh:
+                        break
                 outcomes[backend][test] = outcome
                 if outcome[0] == "failed":
                     print(f"\r{backend} {test} failed: {last_line(outcome[1])}{'':20}", file=sys.stderr, flush=True)
-                if not ranks.usable:
-                    ranks.close()
-                    ranks = None
                 if arguments.json:
                     pathlib.Path(arguments.json).write_text(json.dumps(outcomes, indent=1))
                 if sys.stderr.isatty():

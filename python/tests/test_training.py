@@ -17,7 +17,7 @@ def digests(backend: str, size: int) -> list[str]:
         assert rank.code == 0, rank.errors
     found = [[line for line in rank.output.splitlines() if line.startswith("DIGEST")] for rank in ranks]
     assert all(one == found[0] for one in found), "replicas differ"
-    assert len(found[0]) == 4
+    assert len(found[0]) == 5
     return found[0]
 
 

@@ -8,6 +8,7 @@ same one with different shapes, are told so instead of hanging.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,11 @@ from paceline.torch.matching import Matching
 from paceline.torch.point_to_point import PointToPoint
 from paceline.torch.profiling import Recording
 from paceline.torch.work import InFlight, Work
+
+#: Works that are kept for C++: so many of each group, of so many bytes at most.
+RECENT = 256
+SMALL = 4096
+
 
 def create(options: Any, backend_options: Any) -> ProcessGroup:
     """Make the group that PyTorch asks for: ``options`` say who is in it and how to meet."""
@@ -55,6 +61,9 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         self._matching = Matching(self._membership, str(options.group_id))
         self._mail = PointToPoint(self)
         self._checked = False
+        # PyTorch may hold a work in C++ alone and ask for its end later, as DDP does in `join()`. It would wait for
+        # ever if the Python part, which knows the end, were gone with the last reference to it.
+        self._recent: deque[Work] = deque(maxlen=RECENT)
         #: What was started and is still held by somebody: to be failed by :meth:`abort`.
         self._works: weakref.WeakSet[Work] = weakref.WeakSet()
 
@@ -237,6 +246,8 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         recording = Recording(name, result if inputs is None else inputs) if profiling.enabled() else None
         work = Work(started, result, name, seconds, finish if copies else None, stream, recording=recording)
         self._works.add(work)
+        if started and len(result) == 1 and _is_small(result[0]):
+            self._recent.append(work)
         return work
 
     def _check_alone(self) -> None:
@@ -288,6 +299,10 @@ class _Face:
 
     def name(self) -> str:
         return "paceline"
+
+
+def _is_small(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and result.untyped_storage().nbytes() <= SMALL
 
 
 def _world_size() -> int | None:

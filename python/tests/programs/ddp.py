@@ -55,7 +55,22 @@ def main() -> None:
         for parameter in replica.parameters():
             digest.update(parameter.detach().numpy().tobytes())
         print(f"DIGEST {name} {digest.hexdigest()}", flush=True)
+    with_uneven_inputs(rank)
     dist.destroy_process_group()
+
+
+def with_uneven_inputs(rank: int) -> None:
+    """The other ranks go on after rank 0 has no more, and divide by how many are left."""
+    torch.manual_seed(0)
+    replica = DistributedDataParallel(torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
+    with replica.join(divide_by_initial_world_size=False):
+        for _ in range(3 + 2 * (rank > 0)):
+            replica(torch.ones(2, 16)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    digest = hashlib.sha256(replica.module.weight.detach().numpy().tobytes())
+    print(f"DIGEST uneven {digest.hexdigest()}", flush=True)
 
 
 if __name__ == "__main__":
