@@ -19,6 +19,7 @@ This module only calculates; it measures nothing.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from profiles import Profile
 
@@ -76,13 +77,15 @@ class Bound:
     @property
     def ratio(self) -> float:
         """Computation over wire time: near one, there is most to be gained."""
-        return self.computation / self.wire
+        return self.computation / self.wire if self.wire else math.inf
 
-    def hidden(self, step: float, computation: float | None = None) -> float:
+    def hidden(self, step: float, computation: float | None = None) -> float | None:
         """The share of the wire time that a step of this length hides behind its computation.
 
-        Less than none, if the step takes longer than one after the other would.
+        Less than none, if the step takes longer than one after the other would. None with a worker alone.
         """
+        if not self.wire:
+            return None
         return 1 - (step - (self.computation if computation is None else computation)) / self.wire
 
     def distance(self, step: float) -> float:

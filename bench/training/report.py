@@ -207,6 +207,9 @@ def notes(results: Sequence[Result]) -> list[str]:
     costly = [result for result in results if (result.ratio("optimizer", "optimizer-fifo") or 1) < 1 / (1 + COST)]
     if costly:
         found.append(f"Scheduling costs more than {_percent(COST)}: " + _named(costly, "optimizer-fifo"))
+    for result in results:
+        if result.cell.hosts == 1 and (ratio := result.ratio("optimizer", ALONE)) is not None:
+            found.append(f"{result.cell.name}: with one worker the hooks add {100 * (1 / ratio - 1):.1f} % to a step.")
     near = [result for result in results if result.comparable and result.best is not None]
     if near:
         pairs = [(result.best or 0.0, result.bound) for result in near]

@@ -96,8 +96,8 @@ def chosen(options: argparse.Namespace) -> Iterator[Cell]:
     unknown = [way for way in ways if way not in WAYS]
     if unknown or not ways:
         raise ValueError(f"--ways: choose of {', '.join(WAYS)}, not {', '.join(unknown) or 'none'}")
-    if min(options.hosts - 1, options.steps, options.rounds, options.search_steps) < 1:
-        raise ValueError("there must be 2 hosts, a step and a round at least")
+    if min(options.hosts, options.steps, options.rounds, options.search_steps) < 1:
+        raise ValueError("there must be a host, a step and a round at least")
     rates = _listed(options.rates)
     for rate in rates:
         bounds.bits_per_second(rate)
