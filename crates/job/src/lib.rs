@@ -6,9 +6,11 @@
 
 mod duration;
 mod element;
+pub mod graph;
 mod plan;
 mod quantity;
 mod topology;
+pub mod trace;
 mod view;
 
 pub use element::{Dtype, ReduceOp};
