@@ -3,6 +3,9 @@
 //! Every importer fills this model and every reader uses it. What a file looks like is known to the importers only; what
 //! follows from a trace (clocks, dependencies, predictions) is not known here.
 
+pub mod chrome;
+mod problems;
+
 use crate::{Dtype, Rank, View};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};

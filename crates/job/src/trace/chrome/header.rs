@@ -1,0 +1,54 @@
+//! What a trace file says about itself, beside its events. Missing and malformed fields are absent, not errors.
+
+use super::Fields;
+use crate::Rank;
+use serde_json::{Value, json};
+
+/// The fields of a file beside `traceEvents`, as they were.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    /// By name.
+    pub fields: Fields,
+}
+
+impl Header {
+    /// Of a worker of a job, for a file that Perfetto and the tools around PyTorch's profiler open.
+    pub fn of_worker(rank: Rank, world: u32) -> Header {
+        Header::default()
+            .with("schemaVersion", 1)
+            .with("displayTimeUnit", "ms")
+            .with("distributedInfo", json!({"rank": rank.0, "world_size": world}))
+    }
+
+    /// Nanoseconds since 1970 to which the times of the events are added.
+    pub fn with_base(self, nanoseconds: i64) -> Header {
+        self.with("baseTimeNanoseconds", nanoseconds)
+    }
+
+    /// With one field more.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Header {
+        self.fields.insert(name.into(), value.into());
+        self
+    }
+
+    /// Who wrote it.
+    pub fn rank(&self) -> Option<Rank> {
+        self.distributed("rank").map(Rank)
+    }
+
+    /// How many workers took part.
+    pub fn world(&self) -> Option<u32> {
+        self.distributed("world_size").filter(|world| *world > 0)
+    }
+
+    /// Nanoseconds since 1970 to which the times of the events are to be added.
+    pub fn base(&self) -> i64 {
+        self.fields.get("baseTimeNanoseconds").and_then(Value::as_i64).unwrap_or(0)
+    }
+
+    fn distributed(&self, name: &str) -> Option<u32> {
+        let value = self.fields.get("distributedInfo")?.get(name)?;
+        let number = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;
+        u32::try_from(number).ok()
+    }
+}
