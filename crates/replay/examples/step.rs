@@ -10,12 +10,13 @@
 //! if scheduling were perfect, a check on the bound that `bench/training` calculates. The rate is of payload.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology, View,
+    ByteSize, Dtype, Link, Rate, Settings, StrategyChoice, Time, Topology, View,
+    graph::layered::{LayerTimes, Layered},
+    trace::{self, Tensor},
 };
-use paceline_replay::{Cluster, ClusterConfig, NetworkConfig};
-use paceline_sync::{
-    collective::Collective,
-    event::{OpId, Post},
+use paceline_replay::{
+    ClusterConfig, NetworkConfig,
+    graph::{self, Network},
 };
 use serde::Deserialize;
 use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
@@ -118,8 +119,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .map_err(|problem| format!("{}: {problem}", options.profile))?;
     let profile: Profile = serde_json::from_str(&text)
         .map_err(|problem| format!("{} is no profile: {problem}", options.profile))?;
-    let model = Model::new(&profile, options)?;
-    let steps = model.play(options)?;
+    let steps = play(&profile, options)?;
     let seconds = steps.iter().sum::<f64>() / steps.len() as f64;
     if options.json {
         println!("{}", serde_json::json!({ "seconds": seconds, "steps": steps }));
@@ -141,143 +141,38 @@ struct Layer {
     backward: f64,
 }
 
-/// What each worker computes and posts, again and again.
-struct Model {
-    layers: Vec<Played>,
-    /// For each tensor, in the order of the forward pass: its layer, its post.
-    tensors: Vec<(usize, Post)>,
-}
-
-struct Played {
-    forward: Duration,
-    backward: Duration,
-    tensors: std::ops::Range<usize>,
-}
-
-impl Model {
-    fn new(profile: &Profile, options: &Options) -> Result<Model, Box<dyn Error>> {
-        let mut model = Model { layers: Vec::new(), tensors: Vec::new() };
-        for (place, layer) in profile.layers.iter().enumerate() {
-            let first = model.tensors.len();
-            for &len in &layer.tensors {
-                let number = model.tensors.len();
-                let post = Post {
-                    op: OpId(number as u32),
-                    name: format!("tensor {number}").into(),
-                    collective: Collective::AllReduce { len },
-                    dtype: Dtype::F32,
-                    reduce: ReduceOp::Average,
-                    priority: if options.scheduled { place as i64 } else { 0 },
-                    group: None,
-                    in_place: true,
-                };
-                model.tensors.push((place, post));
-            }
-            model.layers.push(Played {
-                forward: Duration::try_from_secs_f64(options.slow * layer.forward)?,
-                backward: Duration::try_from_secs_f64(options.slow * layer.backward)?,
-                tensors: first..model.tensors.len(),
-            });
-        }
-        Ok(model)
-    }
-
-    /// The seconds of each step that counts, on the slowest worker.
-    fn play(&self, options: &Options) -> Result<Vec<f64>, Box<dyn Error>> {
-        let hosts = (0..options.workers).map(|rank| format!("host{rank}")).collect();
-        let view = Arc::new(View::on_hosts(hosts, options.settings.clone()));
-        let link = Link { rate: options.rate, latency: Duration::ZERO };
-        let network = NetworkConfig {
-            queue_bytes: options.queue.0,
-            jitter: options.jitter,
-            ..NetworkConfig::default()
+/// The seconds of each step that counts, on the slowest worker.
+fn play(profile: &Profile, options: &Options) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut layers = Vec::new();
+    let mut times = Vec::new();
+    for (place, layer) in profile.layers.iter().enumerate() {
+        let tensor = |(number, &elements): (usize, &u64)| Tensor {
+            name: format!("{place}.{number}").into(),
+            elements,
+            dtype: Dtype::F32,
         };
-        let config = ClusterConfig { network, ..ClusterConfig::default() };
-        let topology = Topology::uniform(&view, link, link);
-        let mut cluster = Cluster::new(view, &topology, config)?;
-
-        let steps = WARMUP + options.steps;
-        let mut players: Vec<Player> =
-            (0..options.workers).map(|rank| Player::new(Rank(rank), self, steps)).collect();
-        for player in &mut players {
-            player.go_on(self, &mut cluster)?;
-        }
-        let mut failure: Option<String> = None;
-        cluster.run_with(|cluster, finish| {
-            if let Err(problem) = &finish.result {
-                failure.get_or_insert(problem.to_string());
-                return;
-            }
-            let player = &mut players[finish.rank.index()];
-            let layer = self.tensors[finish.op.0 as usize].0;
-            player.missing[layer] -= 1;
-            player.complete_at[layer] = finish.at;
-            if let Err(problem) = player.go_on(self, cluster) {
-                failure.get_or_insert(problem.to_string());
-            }
-        });
-        if let Some(failure) = failure {
-            return Err(failure.into());
-        }
-        if players.iter().any(|player| player.ends.len() < steps) {
-            return Err("the run came to a halt".into());
-        }
-        let last = |step: usize| players.iter().map(|player| player.ends[step]).max();
-        let ends: Vec<Time> = (WARMUP - 1..steps).filter_map(last).collect();
-        Ok(ends.windows(2).map(|pair| pair[1].since(pair[0]).as_secs_f64()).collect())
+        let tensors = layer.tensors.iter().enumerate().map(tensor).collect();
+        layers.push(trace::Layer { name: place.to_string().into(), tensors, activation_bytes: 0 });
+        let nanoseconds = |seconds: f64| (1e9 * options.slow * seconds).round() as u64;
+        let (forward, backward) = (nanoseconds(layer.forward), nanoseconds(layer.backward));
+        times.push(LayerTimes { forward, backward, ..LayerTimes::default() });
     }
-}
+    let hosts: Vec<String> = (0..options.workers).map(|rank| format!("host{rank}")).collect();
+    let layered = Layered::alike(layers, &times, hosts.clone(), WARMUP + options.steps);
+    let layered = Layered { scheduled: options.scheduled, ..layered };
 
-/// A worker's own computation.
-struct Player {
-    rank: Rank,
-    steps: usize,
-    /// The layer whose forward pass is next.
-    layer: usize,
-    /// When the computation planned so far is over.
-    free_at: Time,
-    /// For each layer, tensors that are not averaged yet, and when the last one was.
-    missing: Vec<usize>,
-    complete_at: Vec<Time>,
-    /// When each backward pass ended.
-    ends: Vec<Time>,
-}
-
-impl Player {
-    fn new(rank: Rank, model: &Model, steps: usize) -> Player {
-        Player {
-            rank,
-            steps,
-            layer: 0,
-            free_at: Time::ZERO,
-            missing: vec![0; model.layers.len()],
-            complete_at: vec![Time::ZERO; model.layers.len()],
-            ends: Vec::new(),
-        }
-    }
-
-    /// Compute as far as what has arrived allows: a computation takes as long as it takes, so all of its posts can
-    /// be written down ahead.
-    fn go_on(&mut self, model: &Model, cluster: &mut Cluster) -> Result<(), Box<dyn Error>> {
-        while self.ends.len() < self.steps {
-            while let Some(layer) = model.layers.get(self.layer) {
-                if self.missing[self.layer] > 0 {
-                    return Ok(());
-                }
-                let begin = self.free_at.max(self.complete_at[self.layer]);
-                self.free_at = begin.after(layer.forward);
-                self.layer += 1;
-            }
-            for (place, layer) in model.layers.iter().enumerate().rev() {
-                self.free_at = self.free_at.after(layer.backward);
-                self.missing[place] = layer.tensors.len();
-                for (_, post) in model.tensors[layer.tensors.clone()].iter().rev() {
-                    cluster.post(self.free_at, self.rank, post.clone())?;
-                }
-            }
-            self.ends.push(self.free_at);
-            self.layer = 0;
-        }
-        Ok(())
-    }
+    let view = View::on_hosts(hosts, options.settings.clone());
+    let link = Link { rate: options.rate, latency: Duration::ZERO };
+    let network = NetworkConfig {
+        queue_bytes: options.queue.0,
+        jitter: options.jitter,
+        ..NetworkConfig::default()
+    };
+    let config = ClusterConfig { network, ..ClusterConfig::default() };
+    let topology = Topology::uniform(&view, link, link);
+    let network = Network::Engines { view: Arc::new(view), topology, config };
+    let played = graph::play(&layered.graph(), &network)?;
+    let ends = played.steps[WARMUP - 1..].iter().filter_map(|step| step.iter().max());
+    let ends: Vec<Time> = ends.copied().collect();
+    Ok(ends.windows(2).map(|pair| pair[1].since(pair[0]).as_secs_f64()).collect())
 }

@@ -3,6 +3,7 @@
 use crate::network::LinkName;
 use paceline_job::Rank;
 use paceline_sync::strategy::UnknownStrategy;
+use std::sync::Arc;
 
 /// A cluster, a fault or a view that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,5 +48,25 @@ pub enum ReplayError {
         now: usize,
         /// Of the view.
         next: usize,
+    },
+    /// A graph that waits for itself, or for a worker that never takes part: mend what made it.
+    #[error(
+        "the graph came to a halt with {nodes} nodes left, the first of them `{name}` of worker {rank}"
+    )]
+    Halted {
+        /// How many.
+        nodes: usize,
+        /// Whose.
+        rank: Rank,
+        /// One of them.
+        name: Arc<str>,
+    },
+    /// Workers of a graph disagree about an operation: mend what made it.
+    #[error("operation `{name}` of the graph failed: {problem}")]
+    Operation {
+        /// Which.
+        name: Arc<str>,
+        /// What the engine said.
+        problem: String,
     },
 }

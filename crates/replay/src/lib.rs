@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 pub mod contents;
 mod error;
+pub mod graph;
 pub mod memory;
 mod network;
 mod outcome;

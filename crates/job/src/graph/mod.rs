@@ -2,6 +2,8 @@
 //! what. How long communication takes is not written here: it follows from the network and the settings, or from what was
 //! recorded.
 
+pub mod layered;
+
 use crate::{
     Dtype, Rank,
     trace::{Lane, Phase},

@@ -1,0 +1,290 @@
+//! Steps of a model that is a chain of layers: forward through all, backward through all, one operation for each tensor or
+//! group of tensors. This is what a job with our optimizer or with DDP does, and what a table of layers describes.
+
+use super::{Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker};
+use crate::{
+    Dtype, Rank,
+    trace::{Lane, LaneKind, Layer, Phase},
+};
+use std::sync::Arc;
+
+/// Nanoseconds that a worker spends on a layer in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerTimes {
+    /// Between what came before the forward pass and the forward pass, waiting for other workers apart.
+    pub forward_gap: u64,
+    /// The forward pass.
+    pub forward: u64,
+    /// Between what came before the backward pass and the backward pass.
+    pub backward_gap: u64,
+    /// The backward pass, until all of the layer's gradients are there.
+    pub backward: u64,
+    /// The update of its parameters.
+    pub update: u64,
+}
+
+/// A worker's part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayeredWorker {
+    /// Where it sits.
+    pub host: String,
+    /// For each step, the times of all layers in the order of the forward pass.
+    pub steps: Vec<Vec<LayerTimes>>,
+    /// For each step, what passes after the last backward pass and before the step is over.
+    pub tails: Vec<u64>,
+}
+
+/// What is sent together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Tensors by their place among all tensors of all layers, in the order of the forward pass.
+    pub tensors: Vec<u32>,
+}
+
+/// Steps of a chain of layers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layered {
+    /// In the order of the forward pass.
+    pub layers: Vec<Layer>,
+    /// By rank, all with the same number of steps.
+    pub workers: Vec<LayeredWorker>,
+    /// Whether a layer's forward pass waits for its own tensors only; otherwise a step ends when all are there.
+    pub crosses_step: bool,
+    /// Whether what is needed first goes first; otherwise first come, first served.
+    pub scheduled: bool,
+    /// Every tensor once. What has a group of its own may be left out.
+    pub groups: Vec<Group>,
+    /// Nanoseconds that a worker needs to hand an operation over.
+    pub post: u64,
+    /// For each step and each group (in the order of [`Layered::all_groups`]), nanoseconds from the last post to the end on
+    /// each worker, as recorded; empty if it was not.
+    pub recorded: Vec<Vec<Vec<u64>>>,
+}
+
+impl Layered {
+    /// The same steps on all of `hosts`.
+    pub fn alike(
+        layers: Vec<Layer>,
+        times: &[LayerTimes],
+        hosts: Vec<String>,
+        steps: usize,
+    ) -> Layered {
+        let worker = |host| LayeredWorker {
+            host,
+            steps: vec![times.to_vec(); steps],
+            tails: vec![0; steps],
+        };
+        let workers = hosts.into_iter().map(worker).collect();
+        Layered { layers, workers, crosses_step: true, scheduled: true, ..Layered::default() }
+    }
+
+    /// How many steps every worker has.
+    pub fn steps(&self) -> usize {
+        self.workers.iter().map(|worker| worker.steps.len()).min().unwrap_or(0)
+    }
+
+    /// The layer of each tensor.
+    pub fn layer_of_tensors(&self) -> Vec<u32> {
+        let layers = self.layers.iter().enumerate();
+        layers.flat_map(|(place, layer)| layer.tensors.iter().map(move |_| place as u32)).collect()
+    }
+
+    /// The groups, and one more for each tensor that none of them has, in the order in which the backward pass
+    /// completes them: the group that is complete first, first.
+    pub fn all_groups(&self) -> Vec<Group> {
+        let layer_of = self.layer_of_tensors();
+        let mut alone = vec![true; layer_of.len()];
+        let mut groups: Vec<Group> = Vec::with_capacity(layer_of.len());
+        for group in &self.groups {
+            let tensors: Vec<u32> = group
+                .tensors
+                .iter()
+                .copied()
+                .filter(|tensor| alone.get_mut(*tensor as usize).is_some_and(std::mem::take))
+                .collect();
+            if !tensors.is_empty() {
+                groups.push(Group { tensors });
+            }
+        }
+        let left = (0..layer_of.len() as u32).filter(|tensor| alone[*tensor as usize]);
+        groups.extend(left.map(|tensor| Group { tensors: vec![tensor] }));
+        groups.sort_by_key(|group| {
+            let first = group.tensors.iter().min().copied().unwrap_or(0);
+            (std::cmp::Reverse(layer_of[first as usize]), std::cmp::Reverse(first))
+        });
+        groups
+    }
+
+    /// The graph of all steps.
+    pub fn graph(&self) -> Graph {
+        let mut graph = Graph { steps: self.steps() as u32, ..Graph::default() };
+        let groups = self.all_groups();
+        for step in 0..self.steps() {
+            graph.operations.extend(groups.iter().enumerate().map(|(place, group)| {
+                let recorded = self.recorded.get(step).and_then(|step| step.get(place));
+                self.operation(group, recorded.cloned().unwrap_or_default())
+            }));
+        }
+        let mut chain = Chain::new(self, &groups);
+        for (rank, worker) in self.workers.iter().enumerate() {
+            chain.worker(&mut graph, Rank(rank as u32), worker);
+        }
+        graph
+    }
+
+    fn operation(&self, group: &Group, recorded: Vec<u64>) -> Operation {
+        let layer_of = self.layer_of_tensors();
+        let tensors: Vec<_> = self.layers.iter().flat_map(|layer| &layer.tensors).collect();
+        let members = group.tensors.iter().map(|tensor| tensors[*tensor as usize]);
+        let first = group.tensors.iter().min().copied().unwrap_or(0) as usize;
+        Operation {
+            name: tensors.get(first).map_or("".into(), |tensor| tensor.name.clone()),
+            kind: OperationKind::AllReduce,
+            members: Vec::new(),
+            elements: members.map(|tensor| tensor.elements).sum(),
+            dtype: tensors.get(first).map_or(Dtype::F32, |tensor| tensor.dtype),
+            priority: if self.scheduled { i64::from(layer_of[first]) } else { 0 },
+            recorded,
+        }
+    }
+}
+
+/// Writes one worker's nodes after another.
+struct Chain<'l> {
+    layered: &'l Layered,
+    /// For each layer, the groups that its tensors are in.
+    needed: Vec<Vec<u32>>,
+    /// For each layer, the groups that its backward pass completes.
+    completed: Vec<Vec<u32>>,
+    groups: usize,
+}
+
+impl<'l> Chain<'l> {
+    fn new(layered: &'l Layered, groups: &[Group]) -> Chain<'l> {
+        let layer_of = layered.layer_of_tensors();
+        let mut needed = vec![Vec::new(); layered.layers.len()];
+        let mut completed = vec![Vec::new(); layered.layers.len()];
+        for (place, group) in groups.iter().enumerate() {
+            let mut layers: Vec<u32> =
+                group.tensors.iter().map(|tensor| layer_of[*tensor as usize]).collect();
+            layers.sort_unstable();
+            layers.dedup();
+            // Backward comes last to the layer that is first in the forward pass.
+            completed[layers[0] as usize].push(place as u32);
+            for layer in layers {
+                needed[layer as usize].push(place as u32);
+            }
+        }
+        Chain { layered, needed, completed, groups: groups.len() }
+    }
+
+    fn worker(&mut self, graph: &mut Graph, rank: Rank, worker: &LayeredWorker) {
+        let first = graph.nodes.len() as u32;
+        let mut add = |name: &Arc<str>, phase, role, gap, length| {
+            let name = name.clone();
+            graph.nodes.push(Node { name, rank, phase, role, length, gap, after: Vec::new() });
+        };
+        let (wait, end): (Arc<str>, Arc<str>) = ("wait".into(), "end of step".into());
+        let operation = |step: usize, group: u32| OperationId((step * self.groups) as u32 + group);
+        for step in 0..self.layered.steps() {
+            let times = &worker.steps[step];
+            let mut awaited = vec![!self.layered.crosses_step || step == 0; self.groups];
+            for (place, layer) in self.layered.layers.iter().enumerate() {
+                let mut needs = false;
+                for &group in &self.needed[place] {
+                    if !std::mem::replace(&mut awaited[group as usize], true) {
+                        needs = true;
+                        let role = Role::Await(operation(step - 1, group));
+                        add(&layer.name, Phase::Other, role, 0, 0);
+                    }
+                }
+                if self.layered.crosses_step && step > 0 && (needs || times[place].update > 0) {
+                    add(&layer.name, Phase::Update, Role::Work, 0, times[place].update);
+                }
+                let LayerTimes { forward, forward_gap, .. } = times[place];
+                add(&layer.name, Phase::Forward, Role::Work, forward_gap, forward);
+            }
+            for (place, layer) in self.layered.layers.iter().enumerate().rev() {
+                let LayerTimes { backward, backward_gap, .. } = times[place];
+                add(&layer.name, Phase::Backward, Role::Work, backward_gap, backward);
+                for &group in &self.completed[place] {
+                    let role = Role::Post(operation(step, group));
+                    add(&layer.name, Phase::Other, role, 0, self.layered.post);
+                }
+            }
+            if !self.layered.crosses_step {
+                for group in 0..self.groups as u32 {
+                    add(&wait, Phase::Other, Role::Await(operation(step, group)), 0, 0);
+                }
+                let update = times.iter().map(|times| times.update).sum();
+                add(&wait, Phase::Update, Role::Work, 0, update);
+            }
+            let tail = worker.tails.get(step).copied().unwrap_or(0);
+            add(&end, Phase::Other, Role::StepEnd(step as u32), tail, 0);
+        }
+        let nodes = (first..graph.nodes.len() as u32).map(NodeId).collect();
+        let lane = Lane { name: "training".into(), kind: LaneKind::Thread };
+        let lanes = vec![Sequence { lane, nodes }];
+        graph.workers.push(Worker { host: worker.host.clone(), lanes });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Tensor;
+
+    fn layer(name: &str, elements: &[u64]) -> Layer {
+        let tensor = |(place, &elements): (usize, &u64)| Tensor {
+            name: format!("{name}.{place}").into(),
+            elements,
+            dtype: Dtype::F32,
+        };
+        let tensors = elements.iter().enumerate().map(tensor).collect();
+        Layer { name: name.into(), tensors, activation_bytes: 0 }
+    }
+
+    fn three() -> Layered {
+        let layers = vec![layer("a", &[10, 1]), layer("b", &[20]), layer("c", &[30])];
+        let times = LayerTimes { forward: 1, backward: 2, ..LayerTimes::default() };
+        Layered::alike(layers, &[times; 3], vec!["x".into(), "y".into()], 2)
+    }
+
+    #[test]
+    fn groups_come_in_the_order_in_which_the_backward_pass_completes_them() {
+        let mut layered = three();
+        layered.groups = vec![Group { tensors: vec![0, 2] }, Group { tensors: vec![2, 9] }];
+        let groups: Vec<Vec<u32>> =
+            layered.all_groups().into_iter().map(|group| group.tensors).collect();
+        assert_eq!(groups, [vec![3], vec![1], vec![0, 2]]);
+    }
+
+    #[test]
+    fn a_group_is_posted_once_a_step_and_awaited_once_where_it_is_needed_first() {
+        let mut layered = three();
+        layered.groups = vec![Group { tensors: vec![0, 2] }];
+        let graph = layered.graph();
+        assert_eq!(graph.operations.len(), 2 * 3);
+        assert_eq!(graph.operations[2].elements, 30);
+        for worker in 0..2 {
+            let nodes = graph.nodes.iter().filter(|node| node.rank == Rank(worker));
+            let roles: Vec<Role> = nodes.map(|node| node.role).collect();
+            for operation in 0..6 {
+                let count = |role| roles.iter().filter(|other| **other == role).count();
+                assert_eq!(count(Role::Post(OperationId(operation))), 1);
+                // Nobody waits for what the last step posts.
+                let awaited = usize::from(operation < 3);
+                assert_eq!(count(Role::Await(OperationId(operation))), awaited);
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_not_crossed_ends_after_everything() {
+        let layered = Layered { crosses_step: false, ..three() };
+        let graph = layered.graph();
+        let end = graph.nodes.iter().position(|node| node.role == Role::StepEnd(0)).unwrap();
+        let awaits = graph.nodes[..end].iter().filter(|node| matches!(node.role, Role::Await(_)));
+        assert_eq!(awaits.count(), 4);
+    }
+}

@@ -1,0 +1,12 @@
+//! Graphs of training steps in virtual time: lanes do one thing after another, and what workers do together passes
+//! through the engines of a [`Cluster`](crate::Cluster), or takes as long as it was recorded to take.
+//!
+//! Where a graph comes from, and what is made of the times, is not known here.
+
+mod path;
+mod play;
+mod remote;
+
+pub use path::{Piece, critical_path};
+pub use play::{Cause, Played, play};
+pub use remote::Network;

@@ -1,0 +1,215 @@
+//! What happens between workers while a graph is played: how long an operation takes, once its members take part.
+
+use super::play::{Lanes, Posted};
+use crate::{Cluster, ClusterConfig, error::ReplayError};
+use paceline_job::{
+    Rank, Rate, ReduceOp, Time, Topology, View,
+    graph::{Graph, Operation, OperationId, OperationKind},
+};
+use paceline_sync::{
+    collective::Collective,
+    event::{OpId, Post},
+};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+/// How operations take time.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// They do not: an operation is over when its last member takes part.
+    Free,
+    /// As long as they were recorded to take after their last member took part.
+    Recorded,
+    /// One after another over one link, in the order they become complete: bytes over rate. This is how predictors
+    /// work that do not look into an operation; it is here to compare with.
+    Lumped(Rate),
+    /// As the engines do them in virtual time.
+    Engines {
+        /// Who takes part, and the settings in force.
+        view: Arc<View>,
+        /// What joins them.
+        topology: Topology,
+        /// What they are like.
+        config: ClusterConfig,
+    },
+}
+
+/// The state of what is between workers.
+pub(super) enum Remote {
+    Complete(Complete),
+    Engines(Box<Cluster>),
+}
+
+/// Operations of which only the beginning and the end are looked at.
+pub(super) struct Complete {
+    rule: Rule,
+    /// For each operation, how many members take part so far, and since when the last of them does.
+    joined: Vec<(usize, Time)>,
+    /// Operations whose members all take part, earliest first.
+    whole: BinaryHeap<Reverse<(Time, u32)>>,
+    /// When the link is free.
+    free_at: Time,
+}
+
+#[derive(Clone, Copy)]
+enum Rule {
+    Free,
+    Recorded,
+    Lumped(Rate),
+}
+
+impl Remote {
+    pub fn new(graph: &Graph, network: &Network) -> Result<Remote, ReplayError> {
+        let rule = match network {
+            Network::Free => Rule::Free,
+            Network::Recorded => Rule::Recorded,
+            Network::Lumped(rate) => Rule::Lumped(*rate),
+            Network::Engines { view, topology, config } => {
+                if view.size() != graph.workers.len() {
+                    let (now, next) = (graph.workers.len(), view.size());
+                    return Err(ReplayError::Members { now, next });
+                }
+                let cluster = Cluster::new(view.clone(), topology, config.clone())?;
+                return Ok(Remote::Engines(Box::new(cluster)));
+            }
+        };
+        Ok(Remote::Complete(Complete {
+            rule,
+            joined: vec![(0, Time::ZERO); graph.operations.len()],
+            whole: BinaryHeap::new(),
+            free_at: Time::ZERO,
+        }))
+    }
+
+    pub fn events(&self) -> u64 {
+        match self {
+            Remote::Complete(_) => 0,
+            Remote::Engines(cluster) => cluster.events(),
+        }
+    }
+
+    /// Take what workers posted, and let the next thing happen between them. False if there is nothing left.
+    pub fn go_on(&mut self, graph: &Graph, lanes: &mut Lanes<'_>) -> Result<bool, ReplayError> {
+        let posted = lanes.take_posts();
+        match self {
+            Remote::Complete(complete) => {
+                complete.join(graph, posted);
+                Ok(complete.end_one(graph, lanes))
+            }
+            Remote::Engines(cluster) => {
+                for Posted { at, rank, operation } in posted {
+                    let post = post(graph, operation, rank)?;
+                    cluster.post(at, rank, post)?;
+                }
+                if !cluster.step() {
+                    return Ok(false);
+                }
+                let finished: Vec<_> = cluster.take_finished().collect();
+                for finish in finished {
+                    let operation = OperationId(finish.op.0);
+                    if let Err(problem) = finish.result {
+                        let name = graph.operations[operation.index()].name.clone();
+                        return Err(ReplayError::Operation { name, problem: problem.to_string() });
+                    }
+                    lanes.arrived(operation, finish.rank, finish.at);
+                }
+                lanes.go_on();
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Complete {
+    fn join(&mut self, graph: &Graph, posted: Vec<Posted>) {
+        for Posted { at, operation, .. } in posted {
+            let (members, last) = &mut self.joined[operation.index()];
+            *members += 1;
+            *last = (*last).max(at);
+            if *members == size(&graph.operations[operation.index()], graph.workers.len()) {
+                self.whole.push(Reverse((*last, operation.0)));
+            }
+        }
+    }
+
+    /// Whatever is posted later follows from an operation that ends later than the earliest one, so that one is next.
+    fn end_one(&mut self, graph: &Graph, lanes: &mut Lanes<'_>) -> bool {
+        let Some(Reverse((last, id))) = self.whole.pop() else { return false };
+        let operation = &graph.operations[id as usize];
+        let workers = graph.workers.len();
+        if let Rule::Lumped(rate) = self.rule {
+            let seconds = wire_bytes(operation, workers) / rate.bytes_per_second();
+            self.free_at = Time(self.free_at.max(last).0 + (seconds * 1e9) as u64);
+        }
+        for place in 0..size(operation, workers) {
+            let rank = operation.members.get(place).copied().unwrap_or(Rank(place as u32));
+            let at = match self.rule {
+                Rule::Free => last,
+                Rule::Recorded => {
+                    Time(last.0 + operation.recorded.get(place).copied().unwrap_or(0))
+                }
+                Rule::Lumped(_) => self.free_at,
+            };
+            lanes.arrived(OperationId(id), rank, at);
+        }
+        lanes.go_on();
+        true
+    }
+}
+
+fn size(operation: &Operation, workers: usize) -> usize {
+    if operation.members.is_empty() { workers } else { operation.members.len() }
+}
+
+/// Bytes that cross each member's wire if all members send alike.
+fn wire_bytes(operation: &Operation, workers: usize) -> f64 {
+    let bytes = (operation.elements * operation.dtype.size() as u64) as f64;
+    let members = size(operation, workers) as f64;
+    match operation.kind {
+        OperationKind::AllReduce => 2.0 * (members - 1.0) / members * bytes,
+        OperationKind::ReduceScatter | OperationKind::AllToAll => (members - 1.0) / members * bytes,
+        OperationKind::AllGather => (members - 1.0) * bytes,
+        OperationKind::Broadcast | OperationKind::Reduce | OperationKind::SendReceive => bytes,
+        OperationKind::Barrier => 0.0,
+    }
+}
+
+/// What a worker posts to take part in an operation.
+fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, ReplayError> {
+    let operation = &graph.operations[id.index()];
+    let members = &operation.members;
+    let place = if members.is_empty() {
+        rank.index()
+    } else {
+        let found = members.iter().position(|member| *member == rank);
+        found.ok_or(ReplayError::UnknownWorker(rank))?
+    };
+    let (elements, count) = (operation.elements, size(operation, graph.workers.len()) as u64);
+    let shares = || -> Arc<[u64]> {
+        (0..count).map(|place| elements / count + u64::from(place < elements % count)).collect()
+    };
+    let alike = |elements: u64| -> Arc<[u64]> { (0..count).map(|_| elements).collect() };
+    let collective = match operation.kind {
+        OperationKind::AllReduce => Collective::AllReduce { len: elements },
+        OperationKind::ReduceScatter => Collective::ReduceScatter { counts: shares() },
+        OperationKind::AllGather => Collective::AllGather { counts: alike(elements) },
+        OperationKind::Broadcast => Collective::Broadcast { root: 0, len: elements },
+        OperationKind::Reduce => Collective::Reduce { root: 0, len: elements },
+        OperationKind::AllToAll => {
+            let sends = alike(elements / count);
+            Collective::AllToAll { sends: sends.clone(), receives: sends }
+        }
+        OperationKind::Barrier => Collective::Barrier,
+        OperationKind::SendReceive if place == 0 => Collective::Send { to: 1, len: elements },
+        OperationKind::SendReceive => Collective::Recv { from: 0, len: elements },
+    };
+    Ok(Post {
+        op: OpId(id.0),
+        name: operation.name.clone(),
+        collective,
+        dtype: operation.dtype,
+        reduce: ReduceOp::Sum,
+        priority: operation.priority,
+        group: (!members.is_empty()).then(|| members.as_slice().into()),
+        in_place: matches!(operation.kind, OperationKind::AllReduce | OperationKind::Broadcast),
+    })
+}
