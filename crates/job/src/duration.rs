@@ -40,8 +40,16 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     Ok(written.0)
 }
 
+/// A length of time, read and written as people do.
+///
+/// ```
+/// use paceline_job::WrittenDuration;
+/// let time: WrittenDuration = "1.5ms".parse()?;
+/// assert_eq!(time.to_string(), "1500us");
+/// # Ok::<(), paceline_job::ParseQuantityError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct WrittenDuration(Duration);
+pub struct WrittenDuration(pub Duration);
 
 impl FromStr for WrittenDuration {
     type Err = ParseQuantityError;

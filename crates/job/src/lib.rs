@@ -13,6 +13,7 @@ mod topology;
 pub mod trace;
 mod view;
 
+pub use duration::WrittenDuration;
 pub use element::{Dtype, ReduceOp};
 pub use plan::{Plan, PlanError};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};

@@ -2,6 +2,7 @@
 //! what. How long communication takes is not written here: it follows from the network and the settings, or from what was
 //! recorded.
 
+mod change;
 pub mod layered;
 
 use crate::{

@@ -6,7 +6,9 @@
 mod path;
 mod play;
 mod remote;
+mod scenario;
 
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play};
 pub use remote::Network;
+pub use scenario::{Change, ChangeError, Scenario};

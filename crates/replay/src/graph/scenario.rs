@@ -1,0 +1,212 @@
+//! A job and the conditions it runs under, and what would be different under others.
+
+use super::{Network, Played, play};
+use crate::{ClusterConfig, error::ReplayError};
+use paceline_job::{
+    ByteSize, Dtype, Host, Link, ParseQuantityError, Rate, Settings, StrategyChoice, Topology,
+    View, graph::Graph,
+};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+
+/// A job under certain conditions.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What is computed and sent.
+    pub graph: Graph,
+    /// What is in force.
+    pub settings: Settings,
+    /// Every host's wire.
+    pub wire: Link,
+    /// Between workers of one host.
+    pub memory: Link,
+    /// What workers and kernels are like.
+    pub config: ClusterConfig,
+}
+
+impl Scenario {
+    /// The network of engines that these conditions make.
+    pub fn network(&self) -> Network {
+        let hosts = self.graph.workers.iter().map(|worker| worker.host.clone());
+        let view = View::on_hosts(hosts.collect(), self.settings.clone());
+        let mut topology = Topology::uniform(&view, self.wire, self.memory);
+        if topology.hosts.is_empty() {
+            topology.hosts.push(Host { name: String::new(), rack: 0, link: self.wire });
+        }
+        Network::Engines { view: Arc::new(view), topology, config: self.config.clone() }
+    }
+
+    /// Play it through the engines.
+    pub fn play(&self) -> Result<Played, ReplayError> {
+        play(&self.graph, &self.network())
+    }
+
+    /// The same under another condition.
+    pub fn with(mut self, change: &Change) -> Scenario {
+        match change {
+            Change::Bandwidth(rate) => self.wire.rate = *rate,
+            Change::Latency(latency) => self.wire.latency = *latency,
+            Change::Workers(count) => self.graph = self.graph.with_workers(*count),
+            Change::Strategy(strategy) => self.settings.strategy = strategy.clone(),
+            Change::Partition(bytes) => self.settings.partition = *bytes,
+            Change::Credit(bytes) => self.settings.credit = *bytes,
+            Change::Batch(factor) => self.graph = self.graph.with_batch(*factor),
+            Change::Precision(dtype) => self.graph = self.graph.with_dtype(*dtype),
+            Change::Device(speed) => self.graph = self.graph.with_device(*speed),
+            Change::Straggler => self.graph = self.graph.without_straggler(),
+            Change::FirstCome => self.graph = self.graph.first_come(),
+        }
+        self
+    }
+}
+
+/// A condition that could be another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// What every host's wire carries.
+    Bandwidth(Rate),
+    /// What a message takes besides its bytes.
+    Latency(Duration),
+    /// Number of workers.
+    Workers(usize),
+    /// How all-reduces are programmed.
+    Strategy(StrategyChoice),
+    /// The largest chunk.
+    Partition(ByteSize),
+    /// Bytes in flight.
+    Credit(ByteSize),
+    /// So many times as many samples a step.
+    Batch(f64),
+    /// The type that gradients are sent in.
+    Precision(Dtype),
+    /// So many times as fast.
+    Device(f64),
+    /// All workers are as fast as the one in the middle.
+    Straggler,
+    /// No priorities.
+    FirstCome,
+}
+
+/// A change that cannot be read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    /// Use one of the names listed.
+    #[error(
+        "`{0}` is no change; write one of bandwidth=25gbit, latency=50us, workers=8, strategy=ring, \
+         partition=1MiB, credit=4MiB, batch=2x, precision=f16, device=2x, straggler=none, order=fifo"
+    )]
+    Unknown(String),
+    /// Write the value as in the example.
+    #[error("{name}: {problem}")]
+    Value {
+        /// Which change.
+        name: String,
+        /// What is wrong, with an example.
+        problem: String,
+    },
+}
+
+impl FromStr for Change {
+    type Err = ChangeError;
+
+    fn from_str(text: &str) -> Result<Change, ChangeError> {
+        let (name, value) =
+            text.split_once('=').ok_or_else(|| ChangeError::Unknown(text.to_string()))?;
+        let wrong = |problem: String| ChangeError::Value { name: name.to_string(), problem };
+        let quantity = |problem: ParseQuantityError| wrong(problem.to_string());
+        let factor = || {
+            let number = value.strip_suffix('x').unwrap_or(value).parse::<f64>().ok();
+            let fits = number.filter(|number| number.is_finite() && *number > 0.0);
+            fits.ok_or_else(|| wrong(format!("`{value}` is no factor, such as 2x")))
+        };
+        Ok(match name {
+            "bandwidth" => Change::Bandwidth(value.parse().map_err(quantity)?),
+            "latency" => {
+                let WrittenDuration(latency) = value.parse().map_err(quantity)?;
+                Change::Latency(latency)
+            }
+            "workers" => match value.parse() {
+                Ok(count) if count > 0 => Change::Workers(count),
+                _ => return Err(wrong(format!("`{value}` is no number of workers, such as 8"))),
+            },
+            "strategy" => {
+                let strategy = StrategyChoice(value.to_string());
+                paceline_sync::check_strategy(&strategy)
+                    .map_err(|error| wrong(error.to_string()))?;
+                Change::Strategy(strategy)
+            }
+            "partition" => Change::Partition(value.parse().map_err(quantity)?),
+            "credit" => Change::Credit(value.parse().map_err(quantity)?),
+            "batch" => Change::Batch(factor()?),
+            "device" => Change::Device(factor()?),
+            "precision" => Change::Precision(match value {
+                "f32" => Dtype::F32,
+                "f16" => Dtype::F16,
+                "bf16" => Dtype::Bf16,
+                _ => return Err(wrong(format!("`{value}` is not one of f32, f16, bf16"))),
+            }),
+            "straggler" if value == "none" => Change::Straggler,
+            "order" if value == "fifo" => Change::FirstCome,
+            "straggler" => return Err(wrong(format!("`{value}` is not `none`"))),
+            "order" => return Err(wrong(format!("`{value}` is not `fifo`"))),
+            _ => return Err(ChangeError::Unknown(text.to_string())),
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Bandwidth(rate) => write!(f, "bandwidth={rate}"),
+            Change::Latency(latency) => write!(f, "latency={}", WrittenDuration(*latency)),
+            Change::Workers(count) => write!(f, "workers={count}"),
+            Change::Strategy(strategy) => write!(f, "strategy={strategy}"),
+            Change::Partition(bytes) => write!(f, "partition={bytes}"),
+            Change::Credit(bytes) => write!(f, "credit={bytes}"),
+            Change::Batch(factor) => write!(f, "batch={factor}x"),
+            Change::Precision(dtype) => write!(f, "precision={dtype}"),
+            Change::Device(speed) => write!(f, "device={speed}x"),
+            Change::Straggler => f.write_str("straggler=none"),
+            Change::FirstCome => f.write_str("order=fifo"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read_as_they_are_written() {
+        for text in [
+            "bandwidth=25gbit",
+            "latency=50us",
+            "workers=8",
+            "strategy=ring",
+            "partition=1MiB",
+            "credit=4MiB",
+            "batch=2x",
+            "precision=f16",
+            "device=1.5x",
+            "straggler=none",
+            "order=fifo",
+        ] {
+            assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_an_example() {
+        for (text, part) in [
+            ("bandwith=1gbit", "bandwidth=25gbit"),
+            ("workers=0", "such as 8"),
+            ("batch=-1", "such as 2x"),
+            ("latency=soon", "such as 30s"),
+            ("strategy=rings", "ring"),
+            ("precision=f8", "bf16"),
+            ("straggler", "straggler=none"),
+        ] {
+            let error = text.parse::<Change>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
