@@ -4,7 +4,7 @@ use super::{Network, Played, play};
 use crate::{ClusterConfig, error::ReplayError};
 use paceline_job::{
     ByteSize, Dtype, Host, Link, ParseQuantityError, Rate, Settings, StrategyChoice, Topology,
-    View, graph::Graph,
+    View, WrittenDuration, graph::Graph,
 };
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
