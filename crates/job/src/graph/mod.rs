@@ -2,8 +2,14 @@
 //! what. How long communication takes is not written here: it follows from the network and the settings, or from what was
 //! recorded.
 
+mod build;
 mod change;
+mod clocks;
 pub mod layered;
+mod observed;
+
+pub use build::{BuildError, Job};
+pub use clocks::Clocks;
 
 use crate::{
     Dtype, Rank,

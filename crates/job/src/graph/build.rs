@@ -1,0 +1,388 @@
+//! From a trace to a graph. Where the trace says which layers the model has, steps are rebuilt from the times of layers, so
+//! that other settings can be tried; what does not fit is reported.
+
+use super::{
+    Graph,
+    clocks::Clocks,
+    layered::{Group, LayerTimes, Layered, LayeredWorker},
+    observed,
+};
+use crate::{
+    Rank, Settings,
+    trace::{Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Trace, WorkerTrace},
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// A job as a graph, with what else its trace says about it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Job {
+    /// Its steps.
+    pub graph: Graph,
+    /// The layers that the graph was made from, where there are layers.
+    pub layered: Option<Layered>,
+    /// What was in force, where the trace says so.
+    pub settings: Option<Settings>,
+    /// Nanoseconds of each step in the graph, as measured, on the slowest worker.
+    pub measured: Vec<u64>,
+    /// What did not fit.
+    pub problems: Vec<Problem>,
+}
+
+/// A trace that no graph can be made from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// Give a trace with at least one worker.
+    #[error("the trace has no worker")]
+    NoWorker,
+    /// Record whole steps: `paceline run --trace`, or PyTorch's profiler with `prof.step()`.
+    #[error("the trace has no whole step that all of its workers recorded; record several steps")]
+    NoStep,
+    /// Ranks are missing: collect the files of all workers.
+    #[error("worker {0} is missing from the trace, and the graph needs all from 0 on")]
+    MissingWorker(Rank),
+}
+
+impl Job {
+    /// The steps that all workers of the trace recorded, with clocks corrected by `clocks`.
+    pub fn from_trace(trace: &Trace, clocks: &Clocks) -> Result<Job, BuildError> {
+        if trace.workers.is_empty() {
+            return Err(BuildError::NoWorker);
+        }
+        let settings = trace.workers.iter().find_map(|worker| worker.view.as_ref());
+        let settings = settings.map(|view| view.settings.clone());
+        let steps = common_steps(trace);
+        if steps.is_empty() {
+            return Err(BuildError::NoStep);
+        }
+        if trace.workers.iter().any(|worker| worker.layers.is_empty()) {
+            return Ok(Job { settings, ..observed::job(trace, clocks, &steps)? });
+        }
+        for (place, worker) in trace.workers.iter().enumerate() {
+            if worker.rank.index() != place {
+                return Err(BuildError::MissingWorker(Rank(place as u32)));
+            }
+        }
+        let mut building = Building { trace, clocks, steps: &steps, problems: Vec::new() };
+        let layered = building.layered();
+        let measured = measured(trace, clocks, &steps);
+        Ok(Job {
+            graph: layered.graph(),
+            layered: Some(layered),
+            settings,
+            measured,
+            problems: building.problems,
+        })
+    }
+}
+
+/// Numbers of steps that every worker recorded, ascending.
+fn common_steps(trace: &Trace) -> Vec<u64> {
+    let numbers = |worker: &WorkerTrace| -> Vec<u64> {
+        worker.steps.iter().map(|step| step.number).collect()
+    };
+    let mut workers = trace.workers.iter();
+    let mut common = workers.next().map(numbers).unwrap_or_default();
+    for worker in workers {
+        let theirs = numbers(worker);
+        common.retain(|number| theirs.contains(number));
+    }
+    common.sort_unstable();
+    common.dedup();
+    common
+}
+
+/// Nanoseconds from the end of the step before to the end of each step, on the slowest worker; for the first one from
+/// its own begin.
+pub(super) fn measured(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Vec<u64> {
+    let edge = |number: u64, of: fn(&Step) -> Stamp| {
+        let edges = trace.workers.iter().filter_map(|worker| {
+            let step = worker.steps.iter().find(|step| step.number == number)?;
+            Some(clocks.common(worker.rank, of(step)))
+        });
+        edges.max().unwrap_or_default()
+    };
+    let mut lengths = Vec::with_capacity(steps.len());
+    for (place, number) in steps.iter().enumerate() {
+        let follows = place > 0 && steps[place - 1] + 1 == *number;
+        let from = if follows {
+            edge(steps[place - 1], |step| step.end)
+        } else {
+            edge(*number, |step| step.begin)
+        };
+        lengths.push(edge(*number, |step| step.end).since(from));
+    }
+    lengths
+}
+
+struct Building<'t> {
+    trace: &'t Trace,
+    clocks: &'t Clocks,
+    steps: &'t [u64],
+    problems: Vec<Problem>,
+}
+
+/// An operation of one step on one worker.
+struct Seen<'t> {
+    collective: &'t Collective,
+    post: Stamp,
+    over: Stamp,
+}
+
+impl Building<'_> {
+    fn layered(&mut self) -> Layered {
+        let first = &self.trace.workers[0];
+        let layers = first.layers.clone();
+        let mut workers = Vec::with_capacity(self.trace.workers.len());
+        let mut operations: Vec<Vec<Vec<Seen<'_>>>> = Vec::new();
+        for worker in &self.trace.workers {
+            if worker.layers != layers {
+                self.report(worker, "has other layers than worker 0; its own are left out");
+            }
+            workers.push(self.worker(worker, &layers));
+            operations.push(self.steps.iter().map(|step| seen(worker, *step)).collect());
+        }
+        let scheduled = operations[0].iter().flatten().any(|seen| seen.collective.priority != 0);
+        let mut layered = Layered {
+            layers,
+            workers,
+            crosses_step: first.crosses_step,
+            scheduled,
+            ..Layered::default()
+        };
+        layered.groups = self.groups(&layered, &operations[0]);
+        layered.recorded = self.recorded(&layered, &operations);
+        layered
+    }
+
+    /// Times of layers, step by step.
+    fn worker(&mut self, worker: &WorkerTrace, layers: &[Layer]) -> LayeredWorker {
+        let places: HashMap<&str, usize> =
+            layers.iter().enumerate().map(|(place, layer)| (&*layer.name, place)).collect();
+        let mut found =
+            LayeredWorker { host: worker.host.clone(), steps: Vec::new(), tails: Vec::new() };
+        let mut unknown = 0;
+        for number in self.steps {
+            let (from, to) = window(worker, *number);
+            let mut times = StepTimes::new(layers.len(), from);
+            for span in between(worker, from, to) {
+                unknown += u64::from(!times.add(span, places.get(&*span.name).copied()));
+            }
+            let (times, tail) = times.finish(layers, to);
+            found.steps.push(times);
+            found.tails.push(tail);
+        }
+        if unknown > 0 {
+            let text = "work of a layer that is not listed; it counts as time between layers";
+            self.problems.push(Problem { times: unknown, ..problem(worker, text) });
+        }
+        found
+    }
+
+    /// Which tensors were sent together: by name where operations have the names of tensors, otherwise by adding up
+    /// lengths in the order of the backward pass, as DDP fills its buckets.
+    fn groups(&mut self, layered: &Layered, steps: &[Vec<Seen<'_>>]) -> Vec<Group> {
+        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
+        let names: HashMap<&str, u32> =
+            tensors.iter().zip(0..).map(|(tensor, place)| (&*tensor.name, place)).collect();
+        // The last step has what the program settled on: DDP rebuilds its buckets after the first.
+        let Some(step) = steps.last() else { return Vec::new() };
+        let mut unnamed = step.iter().filter(|seen| {
+            let name = seen.collective.tensor.as_deref().unwrap_or("");
+            !names.contains_key(name) && &*seen.collective.operation == "all_reduce"
+        });
+        let mut groups = Vec::new();
+        let mut next = tensors.len();
+        for seen in unnamed.by_ref() {
+            let (mut bytes, before) = (0, next);
+            while next > 0 && bytes < seen.collective.bytes {
+                next -= 1;
+                bytes += tensors[next].bytes();
+            }
+            if bytes != seen.collective.bytes {
+                next = before;
+                continue;
+            }
+            groups.push(Group { tensors: (next as u32..before as u32).collect() });
+        }
+        if !groups.is_empty() && next > 0 {
+            let worker = &self.trace.workers[0];
+            let text = "some operations are not buckets of the listed tensors; those tensors are taken one by one";
+            self.problems.push(problem(worker, text));
+        }
+        groups
+    }
+
+    /// From the last post to the end on each worker.
+    fn recorded(
+        &mut self,
+        layered: &Layered,
+        operations: &[Vec<Vec<Seen<'_>>>],
+    ) -> Vec<Vec<Vec<u64>>> {
+        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
+        let groups = layered.all_groups();
+        let mut missing = 0;
+        let mut recorded = Vec::with_capacity(self.steps.len());
+        for step in 0..self.steps.len() {
+            let mut of_step = Vec::with_capacity(groups.len());
+            let mut unnamed = 0;
+            for group in &groups {
+                let name: &Arc<str> = &tensors[group.tensors[0] as usize].name;
+                let by_name = operations[0][step].iter().any(|seen| named(seen, name));
+                let find = |worker: &'_ [Vec<Seen<'_>>]| -> Option<(Stamp, Stamp)> {
+                    let seen = if by_name {
+                        worker[step].iter().find(|seen| named(seen, name))
+                    } else {
+                        worker[step].iter().filter(|seen| is_all_reduce(seen)).nth(unnamed)
+                    };
+                    seen.map(|seen| (seen.post, seen.over))
+                };
+                let found: Option<Vec<(Stamp, Stamp)>> = operations
+                    .iter()
+                    .enumerate()
+                    .map(|(rank, worker)| {
+                        let rank = Rank(rank as u32);
+                        let common = |stamp| self.clocks.common(rank, stamp);
+                        find(worker).map(|(post, over)| (common(post), common(over)))
+                    })
+                    .collect();
+                unnamed += usize::from(!by_name);
+                let Some(found) = found else {
+                    missing += 1;
+                    of_step.push(Vec::new());
+                    continue;
+                };
+                let last = found.iter().map(|(post, _)| *post).max().unwrap_or_default();
+                of_step.push(found.iter().map(|(_, over)| over.since(last)).collect());
+            }
+            recorded.push(of_step);
+        }
+        if missing > 0 {
+            let text = "operations of tensors that some worker did not record; they take no time where recorded \
+                        times are used";
+            let place = "all workers".to_string();
+            self.problems.push(Problem { place, text: text.to_string(), times: missing });
+        }
+        recorded
+    }
+
+    fn report(&mut self, worker: &WorkerTrace, text: &str) {
+        self.problems.push(problem(worker, text));
+    }
+}
+
+fn problem(worker: &WorkerTrace, text: &str) -> Problem {
+    Problem { place: format!("worker {}", worker.rank), text: text.to_string(), times: 1 }
+}
+
+fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {
+    seen.collective.tensor.as_ref() == Some(name)
+}
+
+fn is_all_reduce(seen: &Seen<'_>) -> bool {
+    &*seen.collective.operation == "all_reduce"
+}
+
+/// From the end of the step before to the end of this one.
+fn window(worker: &WorkerTrace, number: u64) -> (Stamp, Stamp) {
+    let find = |number| worker.steps.iter().find(|step| step.number == number);
+    let Some(step) = find(number) else { return (Stamp(0), Stamp(0)) };
+    let before = number.checked_sub(1).and_then(find);
+    (before.map_or(step.begin, |before| before.end), step.end)
+}
+
+/// Spans that begin in a window.
+fn between(worker: &WorkerTrace, from: Stamp, to: Stamp) -> impl Iterator<Item = &Span> {
+    let first = worker.spans.partition_point(|span| span.begin < from);
+    worker.spans[first..].iter().take_while(move |span| span.begin < to)
+}
+
+/// Operations that a worker posted in a step, in order.
+fn seen(worker: &WorkerTrace, number: u64) -> Vec<Seen<'_>> {
+    let (from, to) = window(worker, number);
+    let spans = between(worker, from, to).filter_map(|span| match &span.kind {
+        Kind::Collective(collective) => {
+            Some(Seen { collective, post: span.begin, over: span.end() })
+        }
+        _ => None,
+    });
+    spans.collect()
+}
+
+/// The times of one step, as spans come in.
+struct StepTimes {
+    layers: Vec<LayerTimes>,
+    /// Updates of no particular layer.
+    update: u64,
+    /// Up to where everything is accounted for.
+    cursor: Stamp,
+    /// Layers and phases that are not over: end, layer, phase.
+    open: Vec<(Stamp, usize, Phase)>,
+}
+
+impl StepTimes {
+    fn new(layers: usize, from: Stamp) -> StepTimes {
+        let layers = vec![LayerTimes::default(); layers];
+        StepTimes { layers, update: 0, cursor: from, open: Vec::new() }
+    }
+
+    /// False if it is work of a layer that nobody knows.
+    fn add(&mut self, span: &Span, layer: Option<usize>) -> bool {
+        let phase = match span.kind {
+            Kind::Work(phase) => phase,
+            Kind::Wait => {
+                self.cursor = self.cursor.max(span.end());
+                return true;
+            }
+            _ => return true,
+        };
+        if phase == Phase::Other {
+            return true;
+        }
+        self.open.retain(|(end, ..)| *end > span.begin);
+        if let Some(&(end, outer, phase)) = self.open.last() {
+            // What a layer inside another does is not the outer one's.
+            let inside = span.length.min(end.since(span.begin));
+            let times = &mut self.layers[outer];
+            match phase {
+                Phase::Forward => times.forward = times.forward.saturating_sub(inside),
+                _ => times.backward = times.backward.saturating_sub(inside),
+            }
+        }
+        let gap = span.begin.since(self.cursor);
+        self.cursor = self.cursor.max(span.end());
+        let Some(place) = layer else {
+            self.update += if phase == Phase::Update { span.length } else { 0 };
+            return phase == Phase::Update;
+        };
+        let times = &mut self.layers[place];
+        match phase {
+            Phase::Forward => {
+                times.forward += span.length;
+                times.forward_gap += gap;
+                self.open.push((span.end(), place, phase));
+            }
+            Phase::Backward => {
+                times.backward += span.length;
+                times.backward_gap += gap;
+                self.open.push((span.end(), place, phase));
+            }
+            Phase::Update => times.update += span.length,
+            Phase::Other => {}
+        }
+        true
+    }
+
+    /// The layers' times, and what is left to the end of the step. Updates of no particular layer are shared out by the
+    /// length of parameters.
+    fn finish(mut self, layers: &[Layer], to: Stamp) -> (Vec<LayerTimes>, u64) {
+        let bytes =
+            |layer: &Layer| layer.tensors.iter().map(|tensor| tensor.bytes()).sum::<u64>() as f64;
+        let all: f64 = layers.iter().map(bytes).sum();
+        if all > 0.0 {
+            for (times, layer) in self.layers.iter_mut().zip(layers) {
+                times.update += (self.update as f64 * bytes(layer) / all) as u64;
+            }
+        }
+        (self.layers, to.since(self.cursor))
+    }
+}
