@@ -3,11 +3,13 @@
 //!
 //! Where a graph comes from, and what is made of the times, is not known here.
 
+mod analysis;
 mod path;
 mod play;
 mod remote;
 mod scenario;
 
+pub use analysis::{Analysis, Loss, Share, Spent};
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play};
 pub use remote::Network;

@@ -1,0 +1,211 @@
+//! Where the time of a step goes: along the critical path, and by asking what a step would take if one thing were
+//! different.
+
+use super::{Change, Network, Piece, Played, Scenario, critical_path, play};
+use crate::error::ReplayError;
+use paceline_job::{Time, graph::Graph, trace::Phase};
+use serde::Serialize;
+use std::{collections::HashMap, sync::Arc};
+
+/// Gains below this share of a step are not worth a sentence.
+const WORTH_SAYING: f64 = 0.005;
+
+/// What the critical path spends its time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spent {
+    /// Forward pass.
+    Forward,
+    /// Backward pass.
+    Backward,
+    /// Update of parameters.
+    Update,
+    /// Other work of the host or the device.
+    Other,
+    /// What passed between spans.
+    Gap,
+    /// On the way between workers.
+    Communication,
+}
+
+/// A part of the critical path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Share {
+    /// On what.
+    pub spent: Spent,
+    /// Of which layer or tensor.
+    pub name: Arc<str>,
+    /// A step.
+    pub milliseconds: f64,
+    /// Of the step.
+    pub share: f64,
+}
+
+/// Something that costs time, and what a step would take without it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Loss {
+    /// In plain words.
+    pub text: String,
+    /// What a step would take less.
+    pub milliseconds: f64,
+    /// Of the step.
+    pub share: f64,
+}
+
+/// Where the time of a step goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// A step.
+    pub step_ms: f64,
+    /// A step if operations took no time.
+    pub compute_ms: f64,
+    /// What operations add to it.
+    pub exposed_comm_ms: f64,
+    /// By what the critical path spends its time on, longest first.
+    pub critical_path: Vec<Share>,
+    /// What costs most, by asking what a step would take without it.
+    pub losses: Vec<Loss>,
+}
+
+/// Milliseconds of a step, once the first `skip` steps are over.
+fn step_ms(played: &Played, skip: usize) -> f64 {
+    played.step_time(skip).or_else(|| first_step(played)).unwrap_or(0.0) / 1e6
+}
+
+/// Where there is one step only, it counts from the beginning.
+fn first_step(played: &Played) -> Option<f64> {
+    played.steps.last()?.iter().max().map(|end| end.0 as f64)
+}
+
+impl Analysis {
+    /// Of a job as it is, whose operations take the time that `network` gives them. The first `skip` steps do not count,
+    /// because they find nothing left over from one before.
+    pub fn of(
+        scenario: &Scenario,
+        network: &Network,
+        skip: usize,
+    ) -> Result<Analysis, ReplayError> {
+        let graph = &scenario.graph;
+        let played = play(graph, network)?;
+        let step = step_ms(&played, skip);
+        let free = step_ms(&play(graph, &Network::Free)?, skip);
+        let since = played.steps.get(skip).filter(|_| played.steps.len() > skip + 1);
+        let since = since.and_then(|step| step.iter().max()).copied().unwrap_or(Time::ZERO);
+        let steps = played.steps.len().saturating_sub(skip + 1).max(1) as f64;
+        Ok(Analysis {
+            step_ms: step,
+            compute_ms: free,
+            exposed_comm_ms: (step - free).max(0.0),
+            critical_path: shares(graph, &critical_path(graph, &played, since), steps, step),
+            losses: losses(scenario, network, skip, step, free)?,
+        })
+    }
+}
+
+fn shares(graph: &Graph, path: &[Piece], steps: f64, step: f64) -> Vec<Share> {
+    let mut sums: HashMap<(Spent, Arc<str>), u64> = HashMap::new();
+    let mut add = |spent, name: &Arc<str>, from: Time, to: Time| {
+        if from < to {
+            *sums.entry((spent, name.clone())).or_default() += to.0 - from.0;
+        }
+    };
+    for piece in path {
+        match *piece {
+            Piece::Node { node, from, to } => {
+                let node = &graph.nodes[node.index()];
+                let begin = Time(to.0 - node.length.min(to.0)).max(from);
+                add(Spent::Gap, &node.name, from, begin);
+                let spent = match node.phase {
+                    Phase::Forward => Spent::Forward,
+                    Phase::Backward => Spent::Backward,
+                    Phase::Update => Spent::Update,
+                    Phase::Other => Spent::Other,
+                };
+                add(spent, &node.name, begin, to);
+            }
+            Piece::Operation { operation, from, to } => {
+                add(Spent::Communication, &graph.operations[operation.index()].name, from, to);
+            }
+        }
+    }
+    let mut shares: Vec<Share> = sums
+        .into_iter()
+        .map(|((spent, name), nanoseconds)| {
+            let milliseconds = nanoseconds as f64 / 1e6 / steps;
+            Share { spent, name, milliseconds, share: milliseconds / step }
+        })
+        .collect();
+    shares.sort_by(|one, other| {
+        let by_time = other.milliseconds.total_cmp(&one.milliseconds);
+        by_time.then_with(|| one.name.cmp(&other.name))
+    });
+    shares
+}
+
+/// Ask what would be without each of the usual suspects; the largest gain first.
+fn losses(
+    scenario: &Scenario,
+    network: &Network,
+    skip: usize,
+    step: f64,
+    free: f64,
+) -> Result<Vec<Loss>, ReplayError> {
+    let mut found = Vec::new();
+    let mut say = |milliseconds: f64, text: String| {
+        let share = milliseconds / step;
+        if share >= WORTH_SAYING {
+            found.push(Loss { text, milliseconds, share });
+        }
+    };
+    say(
+        step - free,
+        "communication that no computation hides (a faster network, fewer bytes, or more overlap would shorten it)"
+            .to_string(),
+    );
+    let mut ask = |graph: Graph, text: &str| -> Result<(), ReplayError> {
+        if graph != scenario.graph {
+            say(step - step_ms(&play(&graph, network)?, skip), text.to_string());
+        }
+        Ok(())
+    };
+    ask(
+        scenario.graph.clone().without_straggler(),
+        "workers that are slower than the one in the middle, for whom all others wait",
+    )?;
+    ask(
+        without(&scenario.graph, |node| node.gap = 0),
+        "time between layers or kernels in which nothing was recorded: the host prepares work, loads data or runs Python",
+    )?;
+    ask(
+        without(&scenario.graph, |node| {
+            if node.phase == Phase::Update {
+                node.length = 0;
+            }
+        }),
+        "updates of parameters (fused optimizers take less)",
+    )?;
+    ask(
+        without(&scenario.graph, |node| {
+            if node.phase == Phase::Other && node.length > 0 {
+                node.length = 0;
+            }
+        }),
+        "work of the host that belongs to no pass of the model: launching kernels, copying, logging",
+    )?;
+    if let Network::Engines { .. } = network {
+        let instant = scenario.clone().with(&Change::Latency(std::time::Duration::ZERO));
+        let without_latency = step_ms(&play(&instant.graph, &instant.network())?, skip);
+        say(
+            step - without_latency,
+            "latency of messages (larger chunks, or fewer hops)".to_string(),
+        );
+    }
+    found.sort_by(|one, other| other.milliseconds.total_cmp(&one.milliseconds));
+    Ok(found)
+}
+
+fn without(graph: &Graph, change: impl Fn(&mut paceline_job::graph::Node)) -> Graph {
+    let mut graph = graph.clone();
+    graph.nodes.iter_mut().for_each(change);
+    graph
+}
