@@ -4,7 +4,7 @@
 use super::{Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker};
 use crate::{
     Dtype, Rank,
-    trace::{Lane, LaneKind, Layer, Phase},
+    trace::{Lane, LaneKind, Layer, Phase, Tensor},
 };
 use std::sync::Arc;
 
@@ -113,6 +113,15 @@ impl Layered {
             (std::cmp::Reverse(layer_of[first as usize]), std::cmp::Reverse(first))
         });
         groups
+    }
+
+    /// Bytes that a worker needs at its fullest: parameters, gradients, two more values for each parameter as Adam keeps
+    /// them, and what the forward pass keeps until the backward pass has used it. `None` if the layers do not say what
+    /// they keep.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let kept: u64 = self.layers.iter().map(|layer| layer.activation_bytes).sum();
+        let tensors = self.layers.iter().flat_map(|layer| &layer.tensors);
+        (kept > 0).then(|| kept + 4 * tensors.map(Tensor::bytes).sum::<u64>())
     }
 
     /// The graph of all steps.
@@ -232,7 +241,6 @@ impl<'l> Chain<'l> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Tensor;
 
     fn layer(name: &str, elements: &[u64]) -> Layer {
         let tensor = |(place, &elements): (usize, &u64)| Tensor {

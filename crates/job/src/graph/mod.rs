@@ -7,9 +7,11 @@ mod change;
 mod clocks;
 pub mod layered;
 mod observed;
+mod wire;
 
 pub use build::{BuildError, Job};
 pub use clocks::Clocks;
+pub use wire::wire;
 
 use crate::{
     Dtype, Rank,

@@ -1,11 +1,11 @@
 //! Where the time of a step goes: along the critical path, and by asking what a step would take if one thing were
 //! different.
 
-use super::{Change, Network, Piece, Played, Scenario, critical_path, play};
+use super::{Change, Network, Piece, Scenario, critical_path, play};
 use crate::error::ReplayError;
 use paceline_job::{Time, graph::Graph, trace::Phase};
 use serde::Serialize;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 /// Gains below this share of a step are not worth a sentence.
 const WORTH_SAYING: f64 = 0.005;
@@ -26,6 +26,19 @@ pub enum Spent {
     Gap,
     /// On the way between workers.
     Communication,
+}
+
+impl fmt::Display for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Spent::Forward => "forward",
+            Spent::Backward => "backward",
+            Spent::Update => "update",
+            Spent::Other => "other work:",
+            Spent::Gap => "time before",
+            Spent::Communication => "communication of",
+        })
+    }
 }
 
 /// A part of the critical path.
@@ -67,16 +80,6 @@ pub struct Analysis {
     pub losses: Vec<Loss>,
 }
 
-/// Milliseconds of a step, once the first `skip` steps are over.
-fn step_ms(played: &Played, skip: usize) -> f64 {
-    played.step_time(skip).or_else(|| first_step(played)).unwrap_or(0.0) / 1e6
-}
-
-/// Where there is one step only, it counts from the beginning.
-fn first_step(played: &Played) -> Option<f64> {
-    played.steps.last()?.iter().max().map(|end| end.0 as f64)
-}
-
 impl Analysis {
     /// Of a job as it is, whose operations take the time that `network` gives them. The first `skip` steps do not count,
     /// because they find nothing left over from one before.
@@ -87,8 +90,8 @@ impl Analysis {
     ) -> Result<Analysis, ReplayError> {
         let graph = &scenario.graph;
         let played = play(graph, network)?;
-        let step = step_ms(&played, skip);
-        let free = step_ms(&play(graph, &Network::Free)?, skip);
+        let step = played.step_ms(skip);
+        let free = play(graph, &Network::Free)?.step_ms(skip);
         let since = played.steps.get(skip).filter(|_| played.steps.len() > skip + 1);
         let since = since.and_then(|step| step.iter().max()).copied().unwrap_or(Time::ZERO);
         let steps = played.steps.len().saturating_sub(skip + 1).max(1) as f64;
@@ -164,7 +167,7 @@ fn losses(
     );
     let mut ask = |graph: Graph, text: &str| -> Result<(), ReplayError> {
         if graph != scenario.graph {
-            say(step - step_ms(&play(&graph, network)?, skip), text.to_string());
+            say(step - play(&graph, network)?.step_ms(skip), text.to_string());
         }
         Ok(())
     };
@@ -194,7 +197,7 @@ fn losses(
     )?;
     if let Network::Engines { .. } = network {
         let instant = scenario.clone().with(&Change::Latency(std::time::Duration::ZERO));
-        let without_latency = step_ms(&play(&instant.graph, &instant.network())?, skip);
+        let without_latency = instant.play()?.step_ms(skip);
         say(
             step - without_latency,
             "latency of messages (larger chunks, or fewer hops)".to_string(),

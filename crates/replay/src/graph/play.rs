@@ -35,6 +35,12 @@ impl Played {
         let between = self.steps.len().checked_sub(skip + 1).filter(|steps| *steps > 0)?;
         Some((to.saturating_sub(from)) as f64 / between as f64)
     }
+
+    /// Milliseconds of a step once the first `skip` are over; where there is one step only, from the beginning.
+    pub fn step_ms(&self, skip: usize) -> f64 {
+        let whole = || self.steps.last()?.iter().max().map(|end| end.0 as f64);
+        self.step_time(skip).or_else(whole).unwrap_or(0.0) / 1e6
+    }
 }
 
 /// What a node waited for last.
