@@ -3,8 +3,20 @@
 //! Every importer fills this model and every reader uses it. What a file looks like is known to the importers only; what
 //! follows from a trace (clocks, dependencies, predictions) is not known here.
 
+mod assemble;
+mod chakra;
 pub mod chrome;
+mod execution;
+mod horovod;
+mod kineto;
+mod matching;
 mod problems;
+mod read;
+mod table;
+mod words;
+
+pub use matching::{Matched, match_collectives};
+pub use read::TraceError;
 
 use crate::{Dtype, Rank, View};
 use serde::{Deserialize, Serialize};

@@ -13,6 +13,7 @@ mod write;
 
 pub use event::{Event, Id};
 pub use header::Header;
+pub(super) use read::plain;
 pub use read::{MOST_EVENT_BYTES, MOST_EVENTS, MOST_FIELD_BYTES, Reader};
 pub use write::Writer;
 /// What an event, or a file, says besides: names and JSON values.

@@ -1,0 +1,235 @@
+//! Horovod timelines: a Chrome array, often without its closing bracket, in which each tensor is a process. What a tensor
+//! went through is a stack of events: `NEGOTIATE_ALLREDUCE`, during which a tick named by a rank says that this rank is
+//! ready, then `ALLREDUCE` with what was done inside.
+//!
+//! Read are the collectives: from when this worker was ready to the end, on one lane where they overlap. What Horovod did
+//! inside (copies into its fusion buffer, waits) is left out: several tensors share it.
+
+use super::{
+    Collective, Kind, Lane, LaneId, LaneKind, Span, Stamp, Step, WorkerTrace, assemble, chrome,
+    chrome::{Event, Id},
+    kineto::Imported,
+    problems::Problems,
+    words,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Events of a tensor that begin inside each other; deeper ones are counted, not kept.
+const DEEPEST: usize = 64;
+
+/// Whether this is the beginning of a timeline.
+pub(super) fn recognises(text: &str) -> bool {
+    text.contains("\"NEGOTIATE_") || text.contains("\"CYCLE_START\"")
+}
+
+/// What is known of a tensor.
+#[derive(Debug, Default)]
+struct Tensor {
+    name: Option<Arc<str>>,
+    open: Vec<(String, Stamp)>,
+    /// When this worker was ready for the operation that comes next.
+    ready: Option<Stamp>,
+    uses: u64,
+    last: Option<Stamp>,
+}
+
+/// Read a file to its end.
+pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
+    let mut problems = Problems::at(place);
+    let mut tensors: BTreeMap<Id, Tensor> = BTreeMap::new();
+    let mut spans: Vec<Span> = Vec::new();
+    for event in reader.by_ref() {
+        take(event, &mut tensors, &mut spans, &mut problems);
+    }
+    let (header, mut all_problems) = reader.finish();
+    let open: usize = tensors.values().map(|tensor| tensor.open.len()).sum();
+    problems.add_times("something began and did not end; it is left out", open as u64);
+    let mut worker = WorkerTrace {
+        lanes: vec![Lane { name: "horovod".into(), kind: LaneKind::Network }],
+        steps: steps(&spans),
+        spans,
+        ..WorkerTrace::default()
+    };
+    if !worker.steps.is_empty() {
+        problems.add("a timeline marks no steps; each use of the tensors is taken for one");
+    }
+    assemble::order(&mut worker);
+    all_problems.extend(problems.into_list());
+    Imported { worker, rank: header.rank(), problems: all_problems }
+}
+
+fn take(
+    event: Event,
+    tensors: &mut BTreeMap<Id, Tensor>,
+    spans: &mut Vec<Span>,
+    problems: &mut Problems,
+) {
+    let tensor = tensors.entry(event.pid.clone()).or_default();
+    if event.ph == 'M' {
+        if event.name == "process_name" {
+            tensor.name = event.text("name").map(Into::into);
+        }
+        return;
+    }
+    if matches!(event.ph, 'B' | 'E') {
+        if tensor.last.is_some_and(|last| event.ts < last) {
+            problems.add("an event of a tensor is earlier than the one before it");
+        }
+        tensor.last = Some(event.ts);
+    }
+    match event.ph {
+        'B' if tensor.open.len() < DEEPEST => tensor.open.push((event.name, event.ts)),
+        'B' => problems.add("events of a tensor begin inside each other without end"),
+        'E' => end(&event, tensor, spans, problems),
+        // A tick: the first is of whoever was ready first, and rank 0 writes the file.
+        'X' | 'i' if event.name == "0" => tensor.ready = Some(event.ts),
+        _ => {}
+    }
+}
+
+fn end(event: &Event, tensor: &mut Tensor, spans: &mut Vec<Span>, problems: &mut Problems) {
+    let Some((name, begin)) = tensor.open.pop() else {
+        problems.add("something ended that had not begun; it is left out");
+        return;
+    };
+    if name.starts_with("NEGOTIATE_") {
+        tensor.ready = tensor.ready.or(Some(begin));
+        return;
+    }
+    // Inside an operation lies what it is made of.
+    let Some(operation) = words::operation(&name).filter(|_| tensor.open.is_empty()) else {
+        return;
+    };
+    let begin = tensor.ready.take().map_or(begin, |ready| ready.min(begin));
+    let dtype = event.text("dtype").and_then(words::dtype);
+    let elements = event.text("shape").and_then(elements);
+    let bytes = elements.zip(dtype).and_then(|(it, dtype)| it.checked_mul(dtype.size() as u64));
+    if bytes.is_none() && operation != "barrier" {
+        problems.add("a collective does not say how much it carries");
+    }
+    let shown = tensor.name.clone().unwrap_or_else(|| format!("tensor {}", event.pid).into());
+    spans.push(Span {
+        name: shown.clone(),
+        lane: LaneId(0),
+        begin,
+        length: event.ts.since(begin),
+        kind: Kind::Collective(Box::new(Collective {
+            operation: operation.into(),
+            group: "".into(),
+            members: Vec::new(),
+            sequence: Some(tensor.uses),
+            tensor: Some(shown),
+            bytes: bytes.unwrap_or(0),
+            dtype,
+            priority: 0,
+        })),
+        after: Vec::new(),
+    });
+    tensor.uses += 1;
+}
+
+/// Elements of a shape that is written as `[256, 10]`.
+fn elements(shape: &str) -> Option<u64> {
+    let inside = shape.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let mut sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
+    sizes.try_fold(1_u64, |product, size| product.checked_mul(size.parse().ok()?))
+}
+
+/// From the first begin of a use of any tensor to the first begin of the next use of any.
+fn steps(spans: &[Span]) -> Vec<Step> {
+    let mut begins: BTreeMap<u64, Stamp> = BTreeMap::new();
+    for span in spans {
+        if let Kind::Collective(collective) = &span.kind
+            && let Some(number) = collective.sequence
+        {
+            let begin = begins.entry(number).or_insert(span.begin);
+            *begin = span.begin.min(*begin);
+        }
+    }
+    let ordered: Vec<_> = begins.into_iter().collect();
+    let step = |pair: &[(u64, Stamp)]| Step { number: pair[0].0, begin: pair[0].1, end: pair[1].1 };
+    ordered.windows(2).map(step).filter(|step| step.begin < step.end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    /// Two tensors, three uses; the file is not closed and ends inside the last.
+    fn timeline() -> String {
+        let mut text = String::from("[\n");
+        for pid in [1, 2] {
+            text += &format!(
+                r#"{{"name": "process_name", "ph": "M", "pid": {pid}, "args": {{"name": "grad/{pid}"}}}},
+"#
+            );
+        }
+        for step in 0..3 {
+            for pid in [1, 2] {
+                let begin = step * 1000 + pid * 10;
+                let mut event = |ph: &str, name: &str, at: i64, args: &str| {
+                    let ts = begin + at;
+                    text += &format!(
+                        r#"{{"ph": "{ph}", "name": "{name}", "ts": {ts}, "pid": {pid}{args}}},
+"#
+                    );
+                };
+                event("B", "NEGOTIATE_ALLREDUCE", 0, "");
+                event("X", "1", 1, r#", "dur": 0"#);
+                event("X", "0", 5, r#", "dur": 0"#);
+                event("E", "", 6, "");
+                event("B", "ALLREDUCE", 7, "");
+                event("B", "NCCL_ALLREDUCE", 8, "");
+                if step < 2 {
+                    event("E", "", 90, "");
+                    event("E", "", 100, r#", "args": {"dtype": "float32", "shape": "[256, 10]"}"#);
+                }
+            }
+        }
+        text
+    }
+
+    fn import(text: &str) -> Imported {
+        let reader = chrome::Reader::new(Cursor::new(text.to_owned()), "test").unwrap();
+        super::import(reader, "test")
+    }
+
+    #[test]
+    fn tensors_become_collectives_from_being_ready_to_the_end() {
+        let text = timeline();
+        assert!(recognises(&text));
+        let Imported { worker, problems, .. } = import(&text);
+        assert_eq!(worker.spans.len(), 4);
+        let span = &worker.spans[1];
+        assert_eq!((&*span.name, span.begin, span.length), ("grad/2", Stamp(25_000), 95_000));
+        let Kind::Collective(collective) = &span.kind else { panic!("no collective") };
+        assert_eq!((&*collective.operation, collective.bytes), ("all_reduce", 10_240));
+        assert_eq!(collective.sequence, Some(0));
+        let step = Step { number: 0, begin: Stamp(15_000), end: Stamp(1_015_000) };
+        assert_eq!(worker.steps, [step]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(problems[0].times, 4);
+    }
+
+    #[test]
+    fn disorder_is_reported_and_the_rest_is_read() {
+        let ends = r#"{"ph": "E", "ts": 5, "pid": 1}"#;
+        let imported = import(&format!(
+            "[{ends},{ends},{{\"ph\":\"B\",\"pid\":1,\"ts\":4,\"name\":\"BROADCAST\"}},{ends}"
+        ));
+        assert_eq!(imported.worker.spans.len(), 1);
+        let texts: Vec<_> = imported.problems.iter().map(|it| it.text.as_str()).collect();
+        for part in ["had not begun", "earlier than", "how much it carries"] {
+            assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+        }
+    }
+
+    #[test]
+    fn events_that_never_end_are_bounded() {
+        let text = "[".to_string() + &r#"{"ph":"B","pid":1,"name":"ALLREDUCE"},"#.repeat(1000);
+        let imported = import(&text);
+        assert!(imported.worker.spans.is_empty());
+        assert_eq!(imported.problems.iter().map(|it| it.times).sum::<u64>(), 1000);
+    }
+}

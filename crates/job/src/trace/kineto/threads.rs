@@ -1,0 +1,82 @@
+//! Threads that wait for each other without an event that says so: `backward()` hands over to a thread of autograd's and
+//! stands still until that is done.
+
+use super::{
+    gather::{Class, Gathered},
+    nesting::Nesting,
+};
+use crate::trace::{Kind, LaneId, LaneKind, Phase, Span, SpanId, Stamp};
+use std::{cmp::Reverse, collections::HashMap};
+
+/// What the wait is called.
+const NAME: &str = "wait for backward";
+
+/// Put a wait on the thread that computes forward, wherever it does nothing while another thread computes backward, and let
+/// that thread begin after what came before. Adds spans.
+pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec<Span>) {
+    let Some(caller) = caller(gathered, nesting) else { return };
+    // What the caller does, without what lies inside: annotations around everything are no work.
+    let busy: Vec<usize> = (0..gathered.raw.len())
+        .filter(|at| gathered.raw[*at].lane == caller && !matches!(spans[*at].kind, Kind::Scope))
+        .filter(|at| nesting.ancestors(*at).all(|it| matches!(spans[it].kind, Kind::Scope)))
+        .collect();
+    let backward: Vec<usize> = (0..gathered.raw.len())
+        .filter(|at| {
+            let raw = &gathered.raw[*at];
+            let lane = &gathered.lanes.list[raw.lane.0 as usize];
+            raw.lane != caller
+                && lane.kind == LaneKind::Thread
+                && gathered.notes[*at].class == Class::Operator
+                && nesting.parents[*at].is_none()
+                && nesting.phases[*at] == Phase::Backward
+        })
+        .collect();
+    let mut rest = &backward[..];
+    for (place, at) in busy.iter().enumerate() {
+        let before = gathered.raw[*at].end();
+        let next = busy.get(place + 1).map(|next| gathered.raw[*next].begin);
+        // A pass that began before the caller was free is not what it waits for.
+        rest = &rest[rest.partition_point(|it| gathered.raw[*it].begin < before)..];
+        let inside = next
+            .map_or(rest.len(), |next| rest.partition_point(|it| gathered.raw[*it].begin < next));
+        let (pass, later) = rest.split_at(inside);
+        rest = later;
+        let Some(first) = pass.first() else { continue };
+        // The last of each thread: one thread for each device.
+        let mut last: HashMap<LaneId, usize> = HashMap::new();
+        for it in pass {
+            last.insert(gathered.raw[*it].lane, *it);
+        }
+        let end = last.values().map(|it| gathered.raw[*it].end()).max().unwrap_or(before);
+        if next.is_some_and(|next| end > next) {
+            continue;
+        }
+        let begin: Stamp = gathered.raw[*first].begin;
+        let mut firsts: Vec<LaneId> = Vec::new();
+        for it in pass {
+            if !firsts.contains(&gathered.raw[*it].lane) {
+                firsts.push(gathered.raw[*it].lane);
+                spans[*it].after.push(SpanId(*at as u32));
+            }
+        }
+        spans.push(Span {
+            name: NAME.into(),
+            lane: caller,
+            begin,
+            length: end.since(begin),
+            kind: Kind::Wait,
+            after: last.values().map(|it| SpanId(*it as u32)).collect(),
+        });
+    }
+}
+
+/// The thread with most of the forward pass.
+fn caller(gathered: &Gathered, nesting: &Nesting) -> Option<LaneId> {
+    let mut forward: HashMap<LaneId, u64> = HashMap::new();
+    for (raw, phase) in gathered.raw.iter().zip(&nesting.phases) {
+        if *phase == Phase::Forward {
+            *forward.entry(raw.lane).or_default() += 1;
+        }
+    }
+    forward.into_iter().max_by_key(|(lane, count)| (*count, Reverse(*lane))).map(|(lane, _)| lane)
+}

@@ -1,0 +1,87 @@
+//! Names that others give to collectives and element types, in our words. It knows no file.
+
+use crate::Dtype;
+
+/// Our word for a collective that somebody named: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, `nccl:_all_gather_base`,
+/// `c10d::allreduce_`, `HOROVOD_ALLREDUCE`. None if the name is not one of a collective that we know.
+pub(super) fn operation(name: &str) -> Option<&'static str> {
+    // Longer names first: a reduction that is scattered is no scatter.
+    const WORDS: [(&str, &str); 14] = [
+        ("reducescatter", "reduce_scatter"),
+        ("allreduce", "all_reduce"),
+        ("allgather", "all_gather"),
+        ("alltoall", "all_to_all"),
+        ("barrier", "barrier"),
+        ("broadcast", "broadcast"),
+        ("gather", "gather"),
+        ("scatter", "scatter"),
+        ("reduce", "reduce"),
+        ("sendrecv", "send_receive"),
+        ("isend", "send"),
+        ("irecv", "receive"),
+        ("send", "send"),
+        ("recv", "receive"),
+    ];
+    let plain: String = name
+        .chars()
+        .filter(|character| !matches!(character, '_' | '-' | ' '))
+        .collect::<String>()
+        .to_lowercase();
+    WORDS.iter().find(|(word, _)| plain.contains(word)).map(|(_, ours)| *ours)
+}
+
+/// The element type that somebody named: `Float`, `c10::Half`, `torch.bfloat16`, `Tensor(float)`, `DT_FLOAT`.
+pub(super) fn dtype(name: &str) -> Option<Dtype> {
+    let name = name.trim().to_lowercase();
+    let name = name.strip_prefix("tensor(").and_then(|it| it.strip_suffix(')')).unwrap_or(&name);
+    let name = name.rsplit(['.', ':']).next().unwrap_or(name);
+    Some(match name.strip_prefix("dt_").unwrap_or(name) {
+        "double" | "float64" | "f64" => Dtype::F64,
+        "float" | "float32" | "f32" => Dtype::F32,
+        "half" | "float16" | "f16" => Dtype::F16,
+        "bfloat16" | "bf16" => Dtype::Bf16,
+        "long" | "int64" | "i64" | "long int" | "int64_t" => Dtype::I64,
+        "int" | "int32" | "i32" | "int32_t" => Dtype::I32,
+        "char" | "int8" | "i8" | "int8_t" | "signed char" => Dtype::I8,
+        "byte" | "uint8" | "u8" | "uint8_t" | "unsigned char" => Dtype::U8,
+        "bool" => Dtype::Bool,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collectives_of_others_have_our_words() {
+        for (name, ours) in [
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "all_reduce"),
+            ("ncclKernel_ReduceScatter_RING_LL_Sum_float", "reduce_scatter"),
+            ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "send_receive"),
+            ("_allgather_base", "all_gather"),
+            ("c10d::allreduce_", "all_reduce"),
+            ("all_to_allv", "all_to_all"),
+            ("gloo:broadcast", "broadcast"),
+            ("NEGOTIATE_ALLREDUCE", "all_reduce"),
+            ("ncclDevKernel_Reduce_Sum_f16", "reduce"),
+        ] {
+            assert_eq!(operation(name), Some(ours), "{name}");
+        }
+        assert_eq!(operation("ncclDevKernel_Generic"), None);
+    }
+
+    #[test]
+    fn element_types_of_others_are_ours() {
+        for (name, ours) in [
+            ("Float", Dtype::F32),
+            ("c10::Half", Dtype::F16),
+            ("torch.bfloat16", Dtype::Bf16),
+            ("Tensor(float)", Dtype::F32),
+            ("long int", Dtype::I64),
+        ] {
+            assert_eq!(dtype(name), Some(ours), "{name}");
+        }
+        assert_eq!(dtype("Float8_e4m3fn"), None);
+    }
+}
