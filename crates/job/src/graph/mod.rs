@@ -10,7 +10,7 @@ mod observed;
 mod wire;
 
 pub use build::{BuildError, Job};
-pub use clocks::Clocks;
+pub use clocks::{Alignment, Bound, Clocks, Drift};
 pub use wire::wire;
 
 use crate::{
