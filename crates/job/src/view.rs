@@ -58,6 +58,10 @@ pub struct View {
     /// What messages cost, as far as it was measured; `auto` decides by it.
     #[serde(default)]
     pub measured: Measured,
+    /// Tensors in the order in which a step first needs them, once a worker saw one; a tensor's place is
+    /// its priority.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub order: Vec<String>,
 }
 
 /// Latency and rate of a message between two workers. Part of the view, so that all ranks decide by
@@ -80,12 +84,23 @@ impl View {
     pub fn on_hosts(hosts: Vec<String>, settings: Settings) -> View {
         let workers =
             hosts.into_iter().map(|host| Worker { host, address: String::new() }).collect();
-        View { version: ViewVersion(1), workers, settings, measured: Measured::default() }
+        View {
+            version: ViewVersion(1),
+            workers,
+            settings,
+            measured: Measured::default(),
+            order: Vec::new(),
+        }
     }
 
     /// The next view: the same, but for what its links were found to cost.
     pub fn with_measured(&self, measured: Measured) -> View {
         View { version: ViewVersion(self.version.0 + 1), measured, ..self.clone() }
+    }
+
+    /// The next view: the same, but for the order in which a step needs its tensors.
+    pub fn with_order(&self, order: Vec<String>) -> View {
+        View { version: ViewVersion(self.version.0 + 1), order, ..self.clone() }
     }
 
     /// Number of workers.

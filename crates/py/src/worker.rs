@@ -89,6 +89,21 @@ impl Worker {
         Ok(view.workers.iter().map(|worker| worker.host.clone()).collect())
     }
 
+    /// Tensors in the order in which a step needs them, first come most urgent; empty until it is known.
+    #[getter]
+    fn order(&self) -> PyResult<Vec<String>> {
+        Ok(self.view()?.order.clone())
+    }
+
+    /// Put the order in which a step needs its tensors into the next view. Every worker does so between the
+    /// same two operations, with the same names.
+    fn install_order(&self, names: Vec<String>) -> PyResult<()> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(closed)?;
+        let view = running.view().with_order(names);
+        running.install(view).map_err(|error| PacelineError::new_err(error.to_string()))
+    }
+
     /// What is in force: version, strategy, partition, credit, eager, stall_report and timeout, sizes
     /// in bytes and times in seconds.
     #[getter]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline._native import PacelineError
+from paceline._native import PacelineError, Worker
 from paceline.torch import horovod, staging, tensors
 from paceline.torch.work import InFlight, Work
 
@@ -174,12 +174,16 @@ class Order:
         """Smaller is more urgent. Until it is known, the order in which the model lists parameters."""
         return self._places.get(gradient.place, gradient.place)
 
-    def agree(self, gradients: Sequence[Gradient], size: int) -> None:
+    def agree(self, gradients: Sequence[Gradient], worker: Worker) -> None:
+        """What worker 0 saw becomes part of the view, and so the same everywhere."""
         last = len(self._seen)
         places = [self._seen.get(gradient.place, last) for gradient in gradients]
-        if size > 1:
+        if worker.size > 1:
             places = horovod.broadcast_(torch.tensor(places), name="order of parameters").tolist()
-        self._places = {gradient.place: place for gradient, place in zip(gradients, places)}
+        in_order = sorted(range(len(gradients)), key=places.__getitem__)
+        worker.install_order([gradients[index].name for index in in_order])
+        needed = {name: place for place, name in enumerate(worker.order)}
+        self._places = {gradient.place: needed[gradient.name] for gradient in gradients}
         self._seen = {}
         self.agreed = True
 

@@ -310,7 +310,7 @@ class DistributedOptimizer(Optimizer):
     def _agree_on_order(self) -> None:
         """After the first step: what worker 0's forward pass uses first, goes first everywhere."""
         if self._scheduled and not self._order.agreed:
-            self._order.agree(list(self._gradients.values()), self._worker.size)
+            self._order.agree(list(self._gradients.values()), self._worker)
 
     def _say_once(self, who: str, why: str) -> None:
         if who not in self._said and self._worker.rank == 0:

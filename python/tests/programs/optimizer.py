@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import paceline as pl
+from paceline import world
 
 STEPS = 12
 OPTIMIZERS = {
@@ -109,6 +110,30 @@ def state_travels(rank: int) -> None:
     resumed.step()
     resumed.drain()
     assert all(torch.equal(after[name], value) for name, value in other.state_dict().items())
+
+
+class Backwards(nn.Module):
+    """Uses its layers against the order in which it lists them; on other workers than the first, in that order."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.rank = rank
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.one(self.two(inputs)) if self.rank == 0 else self.two(self.one(inputs))
+
+
+def the_order_of_the_first_worker_is_in_everybodys_view(rank: int) -> None:
+    model = Backwards(rank)
+    optimizer = pl.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model)
+    worker = world.membership().worker
+    before = worker.settings["version"]
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert worker.order == ["two.weight", "two.bias", "one.weight", "one.bias"], worker.order
+    assert worker.settings["version"] == before + 1
+    optimizer.close()
 
 
 def reading_drains(rank: int) -> None:
@@ -252,6 +277,7 @@ def different_models_are_refused_everywhere(rank: int) -> None:
 CASES = (
     is_like_ddp,
     state_travels,
+    the_order_of_the_first_worker_is_in_everybodys_view,
     reading_drains,
     copies_are_quiet,
     clipping_is_of_averages,

@@ -104,6 +104,7 @@ impl Roster {
             workers: workers.collect(),
             settings,
             measured: Measured::default(),
+            order: Vec::new(),
         };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())
     }
