@@ -15,7 +15,7 @@ mod view;
 
 pub use duration::WrittenDuration;
 pub use element::{Dtype, ReduceOp};
-pub use plan::{Plan, PlanError};
+pub use plan::{Fusion, Plan, PlanError};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
 pub use topology::{Host, Link, Topology};
 pub use view::{

@@ -2,6 +2,7 @@
 
 use crate::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// A plan file (TOML). Sections appear as planners learn to write them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -9,6 +10,38 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     /// The settings of the first view.
     pub settings: Settings,
+    /// What is sent together.
+    #[serde(skip_serializing_if = "Fusion::is_empty")]
+    pub fusion: Fusion,
+}
+
+/// Tensors that are sent together. The others are sent one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fusion {
+    /// Names of tensors, each in one group at most.
+    pub groups: Vec<Vec<String>>,
+}
+
+impl Fusion {
+    /// Whether everything is sent one by one.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Refuse what cannot be sent together.
+    pub fn validate(&self) -> Result<(), PlanError> {
+        let mut seen = HashSet::new();
+        for group in &self.groups {
+            if group.is_empty() {
+                return Err(PlanError::EmptyGroup);
+            }
+            if let Some(name) = group.iter().find(|name| !seen.insert(name.as_str())) {
+                return Err(PlanError::RepeatedTensor(name.clone()));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A plan file that cannot be used.
@@ -20,6 +53,12 @@ pub enum PlanError {
     /// An entry that cannot work.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Take the empty list out of `groups`, or name tensors in it.
+    #[error("a group of [fusion] names no tensor")]
+    EmptyGroup,
+    /// Leave the tensor in one of its groups.
+    #[error("[fusion] has tensor `{0}` twice; a tensor is sent once")]
+    RepeatedTensor(String),
 }
 
 impl Plan {
@@ -27,6 +66,7 @@ impl Plan {
     pub fn parse(text: &str) -> Result<Plan, PlanError> {
         let plan: Plan = toml::from_str(text)?;
         plan.settings.validate()?;
+        plan.fusion.validate()?;
         Ok(plan)
     }
 
@@ -52,6 +92,19 @@ mod tests {
         assert_eq!(Plan::parse(&plan.to_toml()).unwrap(), plan);
         plan.settings.timeout = Duration::MAX;
         assert!(Plan::parse(&plan.to_toml()).is_ok());
+    }
+
+    #[test]
+    fn tensors_that_are_sent_together_are_named_in_groups() {
+        let text = "[fusion]\ngroups = [[\"b.weight\", \"b.bias\"], [\"a.weight\"]]\n";
+        let plan = Plan::parse(text).unwrap();
+        assert_eq!(plan.fusion.groups[0], ["b.weight", "b.bias"]);
+        assert_eq!(Plan::parse(&plan.to_toml()).unwrap(), plan);
+        assert!(!Plan::default().to_toml().contains("fusion"));
+        for (groups, part) in [("[[]]", "no tensor"), ("[[\"a\"], [\"a\"]]", "`a` twice")] {
+            let error = Plan::parse(&format!("[fusion]\ngroups = {groups}\n")).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+        }
     }
 
     #[test]

@@ -3,10 +3,10 @@
 
 use super::{Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker};
 use crate::{
-    Dtype, Rank,
+    Dtype, Fusion, Rank,
     trace::{Lane, LaneKind, Layer, Phase, Tensor},
 };
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 /// Nanoseconds that a worker spends on a layer in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,23 @@ impl Layered {
         Layered { layers, workers, crosses_step: true, scheduled: true, ..Layered::default() }
     }
 
+    /// The same steps again and again, until there are `count`: a table of layers has one, and what is left over from
+    /// a step shows in the next.
+    pub fn repeated(mut self, count: usize) -> Layered {
+        let present = self.steps();
+        if present == 0 || present >= count {
+            return self;
+        }
+        for worker in &mut self.workers {
+            worker.steps = (0..count).map(|step| worker.steps[step % present].clone()).collect();
+            worker.tails = (0..count).map(|step| worker.tails[step % present]).collect();
+        }
+        if !self.recorded.is_empty() {
+            self.recorded = (0..count).map(|step| self.recorded[step % present].clone()).collect();
+        }
+        self
+    }
+
     /// How many steps every worker has.
     pub fn steps(&self) -> usize {
         self.workers.iter().map(|worker| worker.steps.len()).min().unwrap_or(0)
@@ -113,6 +130,32 @@ impl Layered {
             (std::cmp::Reverse(layer_of[first as usize]), std::cmp::Reverse(first))
         });
         groups
+    }
+
+    /// Send together what a plan says. What was sent together before is not any more. Names that the layers do not have are
+    /// given back.
+    pub fn fuse(&mut self, fusion: &Fusion) -> Vec<String> {
+        let tensors = self.layers.iter().flat_map(|layer| &layer.tensors);
+        let places: HashMap<&str, u32> =
+            tensors.zip(0..).map(|(tensor, place)| (&*tensor.name, place)).collect();
+        let mut unknown = Vec::new();
+        let mut groups = Vec::with_capacity(fusion.groups.len());
+        for names in &fusion.groups {
+            let mut tensors = Vec::with_capacity(names.len());
+            for name in names {
+                match places.get(name.as_str()) {
+                    Some(place) => tensors.push(*place),
+                    None => unknown.push(name.clone()),
+                }
+            }
+            groups.push(Group { tensors });
+        }
+        groups.retain(|group| !group.tensors.is_empty());
+        if groups != self.groups {
+            self.recorded.clear();
+        }
+        self.groups = groups;
+        unknown
     }
 
     /// Bytes that a worker needs at its fullest: parameters, gradients, two more values for each parameter as Adam keeps
@@ -265,6 +308,14 @@ mod tests {
         let groups: Vec<Vec<u32>> =
             layered.all_groups().into_iter().map(|group| group.tensors).collect();
         assert_eq!(groups, [vec![3], vec![1], vec![0, 2]]);
+    }
+
+    #[test]
+    fn a_plan_names_what_is_sent_together() {
+        let mut layered = three();
+        let groups = vec![vec!["b.0".to_string(), "a.1".to_string(), "x".to_string()]];
+        assert_eq!(layered.fuse(&Fusion { groups }), ["x"]);
+        assert_eq!(layered.groups, [Group { tensors: vec![2, 1] }]);
     }
 
     #[test]

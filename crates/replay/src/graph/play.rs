@@ -19,6 +19,8 @@ pub struct Played {
     pub causes: Vec<Cause>,
     /// For each operation the node that posted it last.
     pub last_posts: Vec<Option<NodeId>>,
+    /// When each operation was over on the last worker that it was over on; zero if nobody waited that long.
+    pub over: Vec<Time>,
     /// For each step, when it ended on each worker.
     pub steps: Vec<Vec<Time>>,
     /// Engine events, where engines ran.
@@ -60,7 +62,8 @@ pub fn play(graph: &Graph, network: &Network) -> Result<Played, ReplayError> {
     let mut remote = Remote::new(graph, network)?;
     let mut lanes = Lanes::new(graph);
     lanes.go_on();
-    while remote.go_on(graph, &mut lanes)? {}
+    // What is still on its way when the last node is over, nobody waits for.
+    while lanes.over < graph.nodes.len() && remote.go_on(graph, &mut lanes)? {}
     lanes.finish(&remote)
 }
 
@@ -144,6 +147,7 @@ impl<'g> Lanes<'g> {
                 ends: vec![Time::ZERO; count],
                 causes: vec![Cause::Start; count],
                 last_posts: vec![None; graph.operations.len()],
+                over: vec![Time::ZERO; graph.operations.len()],
                 steps: vec![vec![Time::ZERO; workers]; graph.steps as usize],
                 events: 0,
             },
@@ -157,6 +161,8 @@ impl<'g> Lanes<'g> {
 
     /// An operation is over on a worker.
     pub fn arrived(&mut self, operation: OperationId, rank: Rank, at: Time) {
+        let over = &mut self.played.over[operation.index()];
+        *over = at.max(*over);
         let rank_of = |node: &NodeId| self.graph.nodes[node.index()].rank;
         let nodes = &self.awaiting[operation.index()];
         let from = nodes.partition_point(|node| rank_of(node) < rank);
@@ -277,6 +283,7 @@ mod tests {
         assert_eq!(played.steps, [[Time(138), Time(138)]]);
         assert_eq!(played.causes[1], Cause::Operation(OperationId(0)));
         assert_eq!(played.last_posts, [Some(NodeId(0))]);
+        assert_eq!(played.over, [Time(131)]);
     }
 
     #[test]
