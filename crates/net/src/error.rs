@@ -376,6 +376,14 @@ pub enum NetError {
         /// What happened.
         problem: Box<NetError>,
     },
+    /// Name another folder for the trace, or make room there.
+    #[error("the trace {} cannot be written: {source}", path.display())]
+    Trace {
+        /// The file, or its folder.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// See the cause.
     #[error("worker {rank} at {address}: {problem}")]
     Peer {

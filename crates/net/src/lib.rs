@@ -29,6 +29,10 @@ pub use runtime::{
     driver::ReportSink,
     mesh::Transport,
     record::{Entry, Record},
+    trace::{
+        Activity, Description, Kernel, Place, Recording, Summary, TraceConfig,
+        monotonic_nanoseconds,
+    },
 };
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;

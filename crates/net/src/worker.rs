@@ -17,6 +17,7 @@ use crate::{
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
         record::{Record, Recorder},
+        trace::{Recording, TraceConfig},
     },
 };
 use paceline_job::{Dtype, Measured, Rank, ReduceOp, StrategyChoice, View};
@@ -192,6 +193,14 @@ impl Worker {
         let view = current.clone();
         self.helm.with(|driver| driver.install(view));
         Ok(())
+    }
+
+    /// Write down what this worker does from now on, while the recording is switched on. A worker has one at a time:
+    /// a second takes the place of the first, which then hears of the program only.
+    pub fn trace(&self, config: &TraceConfig) -> Result<Recording> {
+        let (recording, source) = Recording::begin(config, self.rank, self.view())?;
+        self.helm.with(|driver| driver.core().trace = Some(source));
+        Ok(recording)
     }
 
     /// Memory that local peers read without a copy: `len` zeros.

@@ -10,6 +10,13 @@ pub struct Key {
     generation: u32,
 }
 
+impl Key {
+    /// As a number, for those who write it down.
+    pub fn bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
 /// A free place names the next free one: finding it costs no visit to another list.
 #[derive(Debug)]
 enum State<T> {

@@ -12,6 +12,7 @@ mod kineto;
 mod matching;
 mod problems;
 mod read;
+pub mod recorded;
 mod table;
 mod words;
 

@@ -3,7 +3,7 @@
 
 use super::{
     Problem, Trace, WorkerTrace, chakra, chrome, execution, horovod, kineto,
-    matching::match_collectives, problems::Problems, table,
+    matching::match_collectives, problems::Problems, recorded, table,
 };
 use crate::Rank;
 use std::{
@@ -164,6 +164,13 @@ fn read_with(
         Ok(bytes)
     };
     let (worker, rank) = match Format::of(&head) {
+        Some(Format::Recorded) => {
+            let reader = chrome::Reader::new(open()?, &place)?;
+            let (worker, more) = recorded::read(reader, &place);
+            problems.extend(more);
+            let rank = Some(worker.rank);
+            (worker, rank)
+        }
         Some(Format::Kineto) => {
             let imported = kineto::import(chrome::Reader::new(open()?, &place)?, &place);
             problems.extend(imported.problems);
@@ -197,6 +204,8 @@ fn read_with(
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
+    /// By a worker of ours.
+    Recorded,
     Kineto,
     Horovod,
     Chakra,
@@ -212,6 +221,7 @@ impl Format {
         let text = text.trim_start_matches('\u{feff}').trim_start();
         let holds = |key: &str| text.contains(&format!("\"{key}\""));
         match text.as_bytes().first()? {
+            b'{' if recorded::recognises(text) => Some(Format::Recorded),
             b'[' if !holds("ph") => table::recognises(text).then_some(Format::Table),
             b'[' | b'{' if horovod::recognises(text) => Some(Format::Horovod),
             b'[' => Some(Format::Kineto),

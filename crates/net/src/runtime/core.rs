@@ -4,7 +4,7 @@
 //! `actions`, which the driver performs when the link has had its turn.
 
 use super::memory::Memory;
-use crate::runtime::record::Recorder;
+use crate::runtime::{record::Recorder, trace::EngineSource};
 use paceline_job::{Rank, Time};
 use paceline_sync::{
     engine::Engine,
@@ -21,6 +21,8 @@ pub(crate) struct Core {
     pub memory: Memory,
     pub actions: Vec<Action>,
     pub recorder: Option<Recorder>,
+    /// Where what happens is told, while somebody makes a trace.
+    pub trace: Option<EngineSource>,
     /// Peers whose memory we have done with, and what to tell them.
     pub receipts: Vec<(Rank, u32)>,
     started: Instant,
@@ -35,6 +37,7 @@ impl Core {
             memory,
             actions,
             recorder,
+            trace: None,
             receipts: Vec::new(),
             started: Instant::now(),
             now: Time::ZERO,
@@ -52,6 +55,14 @@ impl Core {
     }
 
     pub(crate) fn feed(&mut self, event: Event) {
+        if let Some(trace) = &mut self.trace {
+            match &event {
+                Event::Delivered { token } => trace.delivered(*token),
+                Event::Arrived { token } => trace.received(*token),
+                Event::View(view) => trace.view(view),
+                _ => {}
+            }
+        }
         match &mut self.recorder {
             None => self.engine.handle(self.now, event, &mut self.actions),
             Some(recorder) => {
@@ -75,6 +86,9 @@ impl Core {
             Action::Place { token, placement } => {
                 // It jumps the queue of actions, and the scratch it names may be freed further up.
                 self.free_scratch();
+                if let (Some(trace), Some(token)) = (&mut self.trace, token) {
+                    trace.receiving(from, token, &header);
+                }
                 (token, placement)
             }
             _ => unreachable!("found by its kind"),

@@ -8,6 +8,7 @@ use super::{
     segment::Segment,
     shm::{AsleepWord, Copies, ShmLink},
     tcp::{End, TcpLink},
+    trace::EngineSource,
 };
 use crate::handle::Completion;
 use paceline_job::{Rank, Time, View, ViewVersion};
@@ -108,7 +109,7 @@ impl Driver {
         self.in_flight
     }
 
-    /// Post an operation; `post.op` is filled in here.
+    /// Post an operation; `post.op` is filled in here. `at` is when the caller did, if that is a while ago.
     ///
     /// # Safety
     /// The buffers hold what the collective reads and writes, are not touched otherwise, and stay
@@ -118,6 +119,7 @@ impl Driver {
         mut post: Post,
         memory: OpMemory,
         completion: Arc<Completion>,
+        at: Option<u64>,
     ) {
         let op = self.free_ops.pop().unwrap_or_else(|| {
             self.completions.push(None);
@@ -128,6 +130,9 @@ impl Driver {
         self.core.memory.enter(op, memory);
         self.in_flight += 1;
         self.core.look_at_clock();
+        if let Some(trace) = &mut self.core.trace {
+            trace.posted(&self.core.engine, &post, at);
+        }
         self.core.feed(Event::Post(Box::new(post)));
         self.perform();
         self.flush();
@@ -243,6 +248,9 @@ impl Driver {
     fn perform_one(&mut self, action: Action) {
         match action {
             Action::Send { to, token, urgency, header, payload } => {
+                if let (Some(trace), Some(token)) = (&mut self.core.trace, token) {
+                    trace.sending(to, token, &header);
+                }
                 match (&mut self.links[to.index()], payload) {
                     (None, _) => {}
                     (Some(Link::Tcp { connections, next }), Payload::Memory(loc)) => {
@@ -278,11 +286,15 @@ impl Driver {
             Action::Place { .. } => unreachable!("taken where the frame arrived"),
             Action::Work { token, source, with, into, elements, recipe } => {
                 let bytes = elements * recipe.dtype.size() as u64;
+                let begin = self.core.trace.as_ref().and_then(EngineSource::begin);
                 let memory = &mut self.core.memory;
                 let into = memory.write(into, bytes);
                 let (source, with) = (memory.read(source), with.map(|with| memory.read(with)));
                 // SAFETY: the engine names places of that many elements that belong to one operation.
                 unsafe { memory::combine(recipe, into, source, with, elements as usize) };
+                if let (Some(trace), Some(begin)) = (&mut self.core.trace, begin) {
+                    trace.reduced(begin, bytes);
+                }
                 self.core.feed(Event::Worked { token });
             }
             Action::Free(buf) => self.core.free(buf),
@@ -338,6 +350,9 @@ impl Driver {
 
     fn finish(&mut self, op: OpId, outcome: Result<(), Arc<OpError>>) {
         self.core.memory.leave(op);
+        if let Some(trace) = &mut self.core.trace {
+            trace.over(op, outcome.is_ok());
+        }
         self.in_flight -= 1;
         self.free_ops.push(op);
         let completion = self.completions[op.0 as usize].take();

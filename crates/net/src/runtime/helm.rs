@@ -6,7 +6,7 @@
 //! it is taken, the operation is left in the inbox, and whoever gives the driver back looks there once
 //! more. Nothing here knows what an operation is.
 
-use super::{driver::Driver, memory::OpMemory};
+use super::{driver::Driver, memory::OpMemory, trace::monotonic_nanoseconds};
 use crate::{error::Result, handle::Completion, patience::Patience};
 use paceline_sync::event::Post;
 use std::{
@@ -57,6 +57,8 @@ struct Posting {
     post: Post,
     memory: OpMemory,
     completion: Arc<Completion>,
+    /// When, if it had to wait in the inbox.
+    at: Option<u64>,
 }
 
 impl Helm {
@@ -92,13 +94,14 @@ impl Helm {
     /// # Safety
     /// As for [`Driver::post`].
     pub(crate) unsafe fn post(&self, post: Post, memory: OpMemory, completion: Arc<Completion>) {
-        let posting = Posting { post, memory, completion };
+        let mut posting = Posting { post, memory, completion, at: None };
         match self.try_driver() {
             Some(mut driver) => {
                 self.take_in(&mut driver);
                 posting.hand_to(&mut driver);
             }
             None => {
+                posting.at = Some(monotonic_nanoseconds());
                 lock(&self.inbox).push(posting);
                 self.posted.store(true, Ordering::SeqCst);
             }
@@ -284,7 +287,7 @@ impl Helm {
 impl Posting {
     fn hand_to(self, driver: &mut Driver) {
         // SAFETY: promised when it was posted.
-        unsafe { driver.post(self.post, self.memory, self.completion) };
+        unsafe { driver.post(self.post, self.memory, self.completion, self.at) };
     }
 }
 

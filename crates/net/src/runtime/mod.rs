@@ -1,6 +1,6 @@
 //! The engine in real time. `driver` performs what the engine asks for, and `helm` says on whose thread; `tcp` and `shm` are the two
 //! ways to a peer; `memory` and `segment` hold the bytes; `mesh` sets the links up; `record` writes a
-//! run down. Nothing here decides what to send or when.
+//! run down for the engine, `trace` for people. Nothing here decides what to send or when.
 
 pub(crate) mod core;
 pub(crate) mod driver;
@@ -12,3 +12,4 @@ mod ring;
 mod segment;
 mod shm;
 mod tcp;
+pub(crate) mod trace;

@@ -204,6 +204,13 @@ impl Engine {
         &self.view
     }
 
+    /// The key that the next operation of this name in this group will have.
+    pub fn next_key(&self, name: &str, group: Option<&[Rank]>) -> OpKey {
+        let name = name_hash(name, group);
+        let uses = self.names.get(&name).map_or(0, |known| known.uses);
+        OpKey { name, uses, view: self.view.version }
+    }
+
     /// Which strategy all-reduces of all workers use, by size, and why.
     pub fn choices(&self) -> AutoTable {
         self.resolver.table(&self.hosts)
