@@ -58,6 +58,11 @@ pub(crate) fn joining(error: NetError) -> PyErr {
     JoinError::new_err(error.to_string())
 }
 
+/// The exception for a trace that could not be written.
+pub(crate) fn writing(error: NetError) -> PyErr {
+    PacelineError::new_err(error.to_string())
+}
+
 /// The exception for an operation that failed.
 pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
     let text = error.to_string();

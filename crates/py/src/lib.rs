@@ -6,6 +6,7 @@ mod coordinator;
 mod error;
 mod handle;
 mod notice;
+mod trace;
 mod worker;
 
 use pyo3::prelude::*;
@@ -17,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Worker>()?;
     module.add_class::<handle::Handle>()?;
     module.add_class::<coordinator::Coordinator>()?;
+    module.add_class::<trace::Recording>()?;
     module.add_function(wrap_pyfunction!(coordinator::fresh_secret, module)?)?;
     module.add_function(wrap_pyfunction!(coordinator::interface_address, module)?)?;
     module.add_function(wrap_pyfunction!(handle::wait_any, module)?)?;

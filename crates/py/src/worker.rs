@@ -6,10 +6,12 @@ use crate::{
     error::{self, PacelineError},
     handle::Handle,
     notice::{Needed, Notices},
+    trace::Recording,
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View};
 use paceline_net::{
-    Coordinator as Hosted, JoinConfig, Operation, Worker as Running, WorkerConfig, join,
+    Coordinator as Hosted, JoinConfig, Operation, TraceConfig, Worker as Running, WorkerConfig,
+    join,
 };
 use paceline_sync::collective::Collective;
 use pyo3::{prelude::*, types::PyDict};
@@ -176,6 +178,14 @@ impl Worker {
             return Err(closed());
         };
         Ok(Handle::new(running, flight))
+    }
+
+    /// Write down what this worker does, into a file of `directory`, while the recording is switched on.
+    fn trace(&self, directory: std::path::PathBuf) -> PyResult<Recording> {
+        let config = TraceConfig::new(directory);
+        let worker = self.read();
+        let recording = worker.as_ref().ok_or_else(closed)?.trace(&config);
+        Ok(Recording::new(recording.map_err(error::writing)?))
     }
 
     /// Call the listeners of operations as they end, until the worker is closed. One thread runs it.

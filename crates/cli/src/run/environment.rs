@@ -10,7 +10,9 @@ use paceline_net::{
     launch::{MeetingPoint, WorkerPlace, worker_environment},
 };
 use std::{
+    fmt, fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    path::Path,
     thread::available_parallelism,
     time::Duration,
 };
@@ -39,7 +41,9 @@ impl Launch {
             Err(NetError::SecretMissing) => Secret::random()?,
             given => given.map_err(usage)?,
         };
-        let variables = shared_variables(arguments, &variable);
+        let trace = arguments.trace.as_deref().map(trace_folder).transpose()?;
+        let mut variables = shared_variables(arguments, &variable);
+        variables.extend(trace.map(|folder| ("PACELINE_TRACE".to_string(), folder)));
         let join_timeout = check(&variables, &secret, &variable)?;
 
         let log = notes.clone();
@@ -90,6 +94,7 @@ fn shared_variables(
         ("PACELINE_INTERFACE", arguments.interface.clone()),
         ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
+        ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
     ];
     let wanted = [
         ("PACELINE_JOIN_TIMEOUT", JOIN_TIMEOUT.as_secs().to_string()),
@@ -99,6 +104,19 @@ fn shared_variables(
     let said = said.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let wanted = wanted.into_iter().filter(|(name, _)| variable(name).is_none());
     said.chain(wanted).map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+/// The folder for traces, made and seen to take files, so that what is wrong is said once and at the beginning. Whole,
+/// since workers may change to another folder.
+fn trace_folder(folder: &Path) -> Result<String, UsageError> {
+    let unusable = |problem: &dyn fmt::Display| {
+        let folder = folder.display();
+        UsageError::new(format!("--trace {folder}: no trace can be written there: {problem}"))
+    };
+    fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
+    tempfile::tempfile_in(folder).map_err(|error| unusable(&error))?;
+    let whole = folder.canonicalize().map_err(|error| unusable(&error))?;
+    whole.into_os_string().into_string().map_err(|_| unusable(&"its name is not text"))
 }
 
 /// Read the variables as a worker will, so that what is wrong is said once and here; the time a worker takes
@@ -161,6 +179,19 @@ mod tests {
         assert_eq!(variables(&["--insecure"], &set), [("PACELINE_INSECURE".into(), "1".into())]);
         let names: Vec<String> = variables(&[], &[]).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["PACELINE_JOIN_TIMEOUT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"]);
+    }
+
+    #[test]
+    fn a_folder_for_traces_is_made_and_one_that_takes_no_files_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = trace_folder(&folder.path().join("a/b")).unwrap();
+        assert!(Path::new(&made).is_absolute() && Path::new(&made).is_dir());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = trace_folder(&file).unwrap_err().to_string();
+        assert!(error.contains("no trace can be written"), "{error}");
+        let steps = variables(&["--trace", "t", "--trace-steps", "7"], &[]);
+        assert!(steps.contains(&("PACELINE_TRACE_STEPS".into(), "7".into())));
     }
 
     #[test]

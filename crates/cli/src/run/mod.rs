@@ -27,7 +27,9 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal, Write},
     net::SocketAddr,
+    num::NonZeroU32,
     os::fd::OwnedFd,
+    path::PathBuf,
     process::{ExitCode, Stdio},
     time::{Duration, Instant},
 };
@@ -57,6 +59,7 @@ Examples:
   paceline run -n 4 -- python train.py --epochs 3
   paceline run -n 4 --strategy ring --partition 256KiB -- python train.py
   paceline run -n 2 --plan plan.toml -- ./train
+  paceline run -n 4 --trace traces -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -91,6 +94,15 @@ pub struct RunArgs {
     /// Where the job's coordinator listens.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     pub listen: SocketAddr,
+
+    /// Record what each worker does, into a file of this folder (made if it is not there) for `paceline replay` and for
+    /// Perfetto. Any PyTorch program will do.
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
+
+    /// How many steps to record, after three that are not [default: 20].
+    #[arg(long, value_name = "N", requires = "trace")]
+    pub trace_steps: Option<NonZeroU32>,
 
     /// Show lines as workers write them, without the rank.
     #[arg(long)]
