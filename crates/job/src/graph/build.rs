@@ -50,6 +50,9 @@ impl Job {
         }
         let settings = trace.workers.iter().find_map(|worker| worker.view.as_ref());
         let settings = settings.map(|view| view.settings.clone());
+        if trace.workers.iter().all(|worker| worker.steps.is_empty()) {
+            return Job::from_trace(&as_one_step(trace)?, clocks);
+        }
         let steps = common_steps(trace);
         if steps.is_empty() {
             return Err(BuildError::NoStep);
@@ -73,6 +76,17 @@ impl Job {
             problems: building.problems,
         })
     }
+}
+
+/// A trace without steps, as one step from its first span to its last.
+fn as_one_step(trace: &Trace) -> Result<Trace, BuildError> {
+    let mut trace = trace.clone();
+    for worker in &mut trace.workers {
+        let begin = worker.spans.iter().map(|span| span.begin).min().ok_or(BuildError::NoStep)?;
+        let end = worker.spans.iter().map(Span::end).max().ok_or(BuildError::NoStep)?;
+        worker.steps.push(Step { number: 0, begin, end });
+    }
+    Ok(trace)
 }
 
 /// Numbers of steps that every worker recorded, ascending.
@@ -256,7 +270,8 @@ impl Building<'_> {
             }
             recorded.push(of_step);
         }
-        if missing > 0 {
+        let none = operations.iter().flatten().all(Vec::is_empty);
+        if missing > 0 && !none {
             let text = "operations of tensors that some worker did not record; they take no time where recorded \
                         times are used";
             let place = "all workers".to_string();

@@ -7,6 +7,7 @@ mod change;
 mod clocks;
 pub mod layered;
 mod observed;
+mod pieces;
 mod wire;
 
 pub use build::{BuildError, Job};

@@ -5,10 +5,11 @@ use super::{
     Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker,
     build::{BuildError, Job, measured},
     clocks::Clocks,
+    pieces::{self, Piece},
 };
 use crate::{
     Dtype, Rank,
-    trace::{Collective, Kind, LaneKind, Phase, Problem, Span, SpanId, Stamp, Trace, WorkerTrace},
+    trace::{Collective, Kind, Phase, Problem, Span, SpanId, Stamp, Trace, WorkerTrace},
 };
 use std::collections::HashMap;
 
@@ -43,143 +44,145 @@ struct Building {
 
 impl Building {
     fn worker(&mut self, rank: Rank, worker: &WorkerTrace, clocks: &Clocks, steps: &[u64]) {
-        let windows: Vec<(Stamp, Stamp)> = worker
-            .steps
-            .iter()
-            .filter(|step| steps.contains(&step.number))
-            .map(|step| (step.begin, step.end))
-            .collect();
+        let recorded = worker.steps.iter().filter(|step| steps.contains(&step.number));
+        let windows: Vec<(Stamp, Stamp)> = recorded.map(|step| (step.begin, step.end)).collect();
         let from = windows.iter().map(|window| window.0).min().unwrap_or_default();
         let to = windows.iter().map(|window| window.1).max().unwrap_or_default();
-        let mut kept = Kept { from, to, nodes: HashMap::new(), ends: HashMap::new() };
-        let mut lanes: Vec<Vec<NodeId>> = vec![Vec::new(); worker.lanes.len()];
-        let mut ordinals: HashMap<&str, u64> = HashMap::new();
-        for (index, span) in worker.spans.iter().enumerate() {
-            let id = SpanId(index as u32);
-            let ordinal = match &span.kind {
-                Kind::Collective(collective) => {
-                    let next = ordinals.entry(&collective.group).or_default();
-                    *next += 1;
-                    *next
-                }
-                _ => 0,
-            };
-            if span.begin < from || span.begin >= to || !counts(worker, span) {
-                continue;
+        let lanes: Vec<Vec<Piece>> = pieces::of(worker, from, to);
+
+        // Who waits for a span waits for its last piece; for a launch, for its first: a device may begin before the call is over.
+        let first = self.graph.nodes.len() as u32;
+        let mut number = first;
+        let mut waited_for: HashMap<SpanId, (NodeId, Stamp)> = HashMap::new();
+        for piece in lanes.iter().flatten() {
+            let launches = matches!(worker.spans[piece.span.0 as usize].kind, Kind::Launch);
+            let entry = (NodeId(number), piece.end);
+            if launches {
+                waited_for.entry(piece.span).or_insert(entry);
+            } else {
+                waited_for.insert(piece.span, entry);
             }
-            let lane = &mut lanes[span.lane.0 as usize];
-            // What lies inside what came before on the same lane takes no time of its own.
-            let before = lane.last().map(|last| kept.ends[last]);
-            if before.is_some_and(|before| span.end() <= before && span.length > 0) {
-                continue;
-            }
-            let begin = before.map_or(span.begin, |before| before.max(span.begin));
-            let after: Vec<NodeId> =
-                span.after.iter().filter_map(|cause| kept.nodes.get(cause).copied()).collect();
-            let mut node = Node {
-                name: span.name.clone(),
-                rank,
-                phase: phase(span),
-                role: Role::Work,
-                length: span.end().since(begin),
-                gap: 0,
-                after,
-            };
-            // The time at which all that it waits for was over; what it did after that is its own.
-            let ready = node.after.iter().map(|node| kept.ends[node]).chain(before).max();
-            let ready = ready.unwrap_or(from);
-            match &span.kind {
-                Kind::Collective(collective) => {
-                    let stamps = (clocks.common(rank, begin), clocks.common(rank, span.end()));
-                    self.collective(
-                        collective, ordinal, rank, stamps, &mut node, lane, &mut kept, begin, ready,
-                    );
-                }
-                Kind::Wait => {
-                    // It ends when the last thing it waits for does, however long that takes.
-                    let over = ready.min(span.end()).max(begin);
-                    node.length = span.end().since(over);
-                    node.gap = begin.since(ready);
-                }
-                _ => node.gap = begin.since(ready),
-            }
-            let number = self.push(node);
-            kept.ends.insert(number, span.end().max(before.unwrap_or(from)));
-            lane.push(number);
-            kept.nodes.insert(id, number);
+            number += 1;
         }
-        self.ends_of_steps(rank, worker, &windows, &mut lanes, &kept);
-        let names = worker.lanes.iter().cloned();
-        let lanes = names.zip(lanes).map(|(lane, nodes)| Sequence { lane, nodes }).collect();
-        self.graph.workers.push(Worker { host: worker.host.clone(), lanes });
+        let mut sequences = Vec::with_capacity(lanes.len());
+        for (pieces, lane) in lanes.iter().zip(&worker.lanes) {
+            let begin = self.graph.nodes.len() as u32;
+            let mut before = None;
+            for piece in pieces {
+                let node = self.node(rank, worker, piece, &waited_for, before.unwrap_or(from));
+                self.graph.nodes.push(node);
+                before = Some(piece.end);
+            }
+            let nodes = (begin..self.graph.nodes.len() as u32).map(NodeId).collect();
+            sequences.push(Sequence { lane: lane.clone(), nodes });
+        }
+        self.operations_of(rank, worker, clocks, &lanes, first);
+        self.ends_of_steps(rank, &windows, &lanes, first, from);
+        self.graph.workers.push(Worker { host: worker.host.clone(), lanes: sequences });
     }
 
-    /// An operation becomes two nodes: one that takes part, and one that waits for its end.
-    #[allow(clippy::too_many_arguments)]
-    fn collective(
-        &mut self,
-        collective: &Collective,
-        ordinal: u64,
+    fn node(
+        &self,
         rank: Rank,
-        (post, over): (Stamp, Stamp),
-        node: &mut Node,
-        lane: &mut Vec<NodeId>,
-        kept: &mut Kept,
-        begin: Stamp,
-        ready: Stamp,
-    ) {
-        let key = (collective.group.to_string(), collective.sequence.unwrap_or(ordinal));
-        let next = OperationId(self.graph.operations.len() as u32);
-        let operation = *self.operations.entry(key).or_insert(next);
-        if operation == next {
-            self.graph.operations.push(described(collective));
-            self.posts.push(Vec::new());
-        }
-        self.posts[operation.index()].push((rank, post, over));
-        let taking_part = Node {
-            role: Role::Post(operation),
-            length: 0,
-            gap: begin.since(ready),
-            phase: Phase::Other,
-            name: node.name.clone(),
-            rank,
-            after: std::mem::take(&mut node.after),
+        worker: &WorkerTrace,
+        piece: &Piece,
+        waited_for: &HashMap<SpanId, (NodeId, Stamp)>,
+        before: Stamp,
+    ) -> Node {
+        let span = &worker.spans[piece.span.0 as usize];
+        let causes: Vec<(NodeId, Stamp)> = if piece.first {
+            let known = span.after.iter().filter_map(|cause| waited_for.get(cause).copied());
+            known.collect()
+        } else {
+            Vec::new()
         };
-        let number = self.push(taking_part);
-        kept.ends.insert(number, begin);
-        lane.push(number);
-        (node.role, node.length, node.gap) = (Role::Await(operation), 0, 0);
+        // When all that it waits for was over; what passed after that is its own.
+        let ready = causes.iter().map(|cause| cause.1).fold(before, Stamp::max);
+        let begin = if matches!(span.kind, Kind::Wait) {
+            // It ends when the last thing it waits for does, however long that takes.
+            piece.begin.max(ready.min(piece.end))
+        } else {
+            piece.begin
+        };
+        Node {
+            name: span.name.clone(),
+            rank,
+            phase: phase(span),
+            role: Role::Work,
+            length: piece.end.since(begin),
+            gap: begin.since(ready),
+            after: causes.into_iter().map(|cause| cause.0).collect(),
+        }
     }
 
-    /// A step is over when the last thing that began in it is, on any lane.
-    fn ends_of_steps(
+    /// An operation is two pieces: one that takes part, and one that waits for its end.
+    fn operations_of(
         &mut self,
         rank: Rank,
         worker: &WorkerTrace,
-        windows: &[(Stamp, Stamp)],
-        lanes: &mut [Vec<NodeId>],
-        kept: &Kept,
+        clocks: &Clocks,
+        lanes: &[Vec<Piece>],
+        first: u32,
     ) {
-        let thread = worker.lanes.iter().position(|lane| lane.kind == LaneKind::Thread);
-        let busiest = (0..lanes.len())
-            .filter(|lane| worker.lanes[*lane].kind == LaneKind::Thread)
-            .max_by_key(|lane| lanes[*lane].len());
-        let Some(home) = busiest.or(thread).or((!lanes.is_empty()).then_some(0)) else { return };
+        let mut found: Vec<(SpanId, NodeId)> = Vec::new();
+        for (piece, number) in lanes.iter().flatten().zip(first..) {
+            let span = &worker.spans[piece.span.0 as usize];
+            if matches!(span.kind, Kind::Collective(_)) && piece.first {
+                found.push((piece.span, NodeId(number)));
+            }
+        }
+        // Where nothing numbers operations, they are matched in the order in which each group has them.
+        found.sort_unstable_by_key(|(span, _)| *span);
+        let mut ordinals: HashMap<&str, u64> = HashMap::new();
+        for (id, node) in found {
+            let span = &worker.spans[id.0 as usize];
+            let Kind::Collective(collective) = &span.kind else { continue };
+            let ordinal = ordinals.entry(&collective.group).or_default();
+            *ordinal += 1;
+            let key = (collective.group.to_string(), collective.sequence.unwrap_or(*ordinal));
+            let next = OperationId(self.graph.operations.len() as u32);
+            let operation = *self.operations.entry(key).or_insert(next);
+            if operation == next {
+                self.graph.operations.push(described(collective));
+                self.posts.push(Vec::new());
+            }
+            let stamps = (clocks.common(rank, span.begin), clocks.common(rank, span.end()));
+            self.posts[operation.index()].push((rank, stamps.0, stamps.1));
+            self.graph.nodes[node.index()].role = Role::Post(operation);
+            let wait = &mut self.graph.nodes[node.index() + 1];
+            (wait.role, wait.length, wait.gap) = (Role::Await(operation), 0, 0);
+        }
+    }
+
+    /// A step is over when the thread that did most has done its part of it. Beside the lanes: the next step's first
+    /// spans may begin while this one's last are under way.
+    fn ends_of_steps(
+        &mut self,
+        rank: Rank,
+        windows: &[(Stamp, Stamp)],
+        lanes: &[Vec<Piece>],
+        first: u32,
+        from: Stamp,
+    ) {
+        let mut number = first;
+        let mut ends: Vec<Vec<(Stamp, NodeId)>> = Vec::new();
+        for pieces in lanes {
+            let numbered = pieces.iter().zip(number..);
+            ends.push(numbered.map(|(piece, number)| (piece.end, NodeId(number))).collect());
+            number += pieces.len() as u32;
+        }
+        let home = ends.iter().max_by_key(|ends| ends.len());
         for (step, &(_, to)) in windows.iter().enumerate() {
-            let on_home = lanes[home].iter().filter(|node| kept.ends[node] <= to);
-            let last = on_home.max_by_key(|node| kept.ends[node]).copied();
-            let gap = last.map_or(to.since(kept.from), |last| to.since(kept.ends[&last]));
-            let node = Node {
+            let last = home.and_then(|ends| ends.iter().rev().find(|(end, _)| *end <= to));
+            self.graph.nodes.push(Node {
                 name: "end of step".into(),
                 rank,
                 phase: Phase::Other,
                 role: Role::StepEnd(step as u32),
                 length: 0,
-                gap,
-                after: last.into_iter().collect(),
-            };
-            // Beside the lane: the next step's first spans may begin while this one's last are under way.
-            self.push(node);
+                gap: to.since(last.map_or(from, |(end, _)| *end)),
+                after: last.map(|(_, node)| *node).into_iter().collect(),
+            });
         }
     }
 
@@ -196,31 +199,6 @@ impl Building {
             let text = "operations that not every worker of the trace recorded; they are taken to be among those who did";
             let place = "all workers".to_string();
             self.problems.push(Problem { place, text: text.to_string(), times: alone });
-        }
-    }
-
-    fn push(&mut self, node: Node) -> NodeId {
-        self.graph.nodes.push(node);
-        NodeId(self.graph.nodes.len() as u32 - 1)
-    }
-}
-
-/// What became of a worker's spans.
-struct Kept {
-    from: Stamp,
-    #[allow(dead_code)]
-    to: Stamp,
-    nodes: HashMap<SpanId, NodeId>,
-    ends: HashMap<NodeId, Stamp>,
-}
-
-/// Whether a span takes time of its own on its lane.
-fn counts(worker: &WorkerTrace, span: &Span) -> bool {
-    let lane = worker.lanes.get(span.lane.0 as usize).map(|lane| lane.kind);
-    match span.kind {
-        Kind::Scope | Kind::Message(_) => false,
-        Kind::Work(_) | Kind::Launch | Kind::Wait | Kind::Collective(_) => {
-            matches!(lane, Some(LaneKind::Thread | LaneKind::Stream))
         }
     }
 }
