@@ -1,5 +1,5 @@
 //! Which collectives of different workers are the same operation: by the name of their group and their number in it, where
-//! the files say it; otherwise by their order in a step. This is the one place that decides it.
+//! the files say it; otherwise by their size and their order in a step. This is the one place that decides it.
 
 use super::{Collective, Kind, Problem, SpanId, Trace, WorkerTrace, problems::Problems};
 use crate::Rank;
@@ -26,10 +26,9 @@ pub struct Matched {
 enum Number {
     /// The file counts, and a name tells operations with the same number apart.
     Counted { sequence: u64, tensor: Option<Arc<str>>, again: u32 },
-    /// So many operations of the same kind were before it in this step.
-    InStep { step: u64, operation: Arc<str>, ordinal: u64 },
-    /// So many were before it in a file without steps.
-    InFile { operation: Arc<str>, ordinal: u64 },
+    /// So many operations of the same kind were before it in this step, or in a file without steps. Sizes tell
+    /// them apart as well, so that one that is missing on a worker does not shift all that follow.
+    Ordinal { step: Option<u64>, operation: Arc<str>, bytes: u64, ordinal: u64 },
 }
 
 /// An operation, by the name of its group and its number there.
@@ -53,9 +52,10 @@ pub fn match_collectives(trace: &Trace) -> (Vec<Matched>, Vec<Problem>) {
         "a collective outside of all recorded steps has no number; it is matched with no other",
         unplaced,
     );
+    let groups: Vec<BTreeSet<Arc<str>>> = trace.workers.iter().map(groups).collect();
     let mut matched: Vec<Matched> = found
         .into_iter()
-        .map(|((group, _), parts)| check(trace, group, parts, &mut problems))
+        .map(|((group, _), parts)| check(trace, &groups, group, parts, &mut problems))
         .collect();
     matched.sort_by_key(|it| {
         let (place, span) = it.parts[0];
@@ -99,14 +99,11 @@ fn numbers(worker: &WorkerTrace, several: bool, unplaced: &mut u64) -> Vec<(Span
                 continue;
             }
             let operation = collective.operation.clone();
-            let key = (group.clone(), operation.clone(), step);
-            let count = counts.entry(key).or_default();
+            let bytes = if uneven(&operation) { 0 } else { collective.bytes };
+            let count = counts.entry((group.clone(), operation.clone(), bytes, step)).or_default();
             let ordinal = *count;
             *count += 1;
-            match step {
-                Some(step) => Number::InStep { step, operation, ordinal },
-                None => Number::InFile { operation, ordinal },
-            }
+            Number::Ordinal { step, operation, bytes, ordinal }
         };
         numbers.push((SpanId(at as u32), (group, number)));
     }
@@ -114,7 +111,13 @@ fn numbers(worker: &WorkerTrace, several: bool, unplaced: &mut u64) -> Vec<(Span
 }
 
 /// Say what does not fit together.
-fn check(trace: &Trace, group: Arc<str>, parts: Vec<Part>, problems: &mut Problems) -> Matched {
+fn check(
+    trace: &Trace,
+    groups: &[BTreeSet<Arc<str>>],
+    group: Arc<str>,
+    parts: Vec<Part>,
+    problems: &mut Problems,
+) -> Matched {
     let all: Vec<&Collective> = (parts.iter())
         .filter_map(|(place, span)| collective(&trace.workers[*place], *span))
         .collect();
@@ -133,11 +136,13 @@ fn check(trace: &Trace, group: Arc<str>, parts: Vec<Part>, problems: &mut Proble
     }
     let here: BTreeSet<Rank> = parts.iter().map(|(place, _)| trace.workers[*place].rank).collect();
     let everybody = first.members.is_empty();
-    let missing: Vec<Rank> = (trace.workers.iter())
-        .map(|worker| worker.rank)
-        .filter(|rank| !here.contains(rank) && (everybody || first.members.contains(rank)))
-        // Without members, a group that a worker never used is a group that it is not in.
-        .filter(|rank| !everybody || uses(trace, *rank, &group))
+    let missing: Vec<Rank> = (trace.workers.iter().zip(groups))
+        .filter(|(worker, _)| !here.contains(&worker.rank))
+        .filter(|(worker, used)| {
+            // Without members, a group that a worker never used is a group that it is not in.
+            if everybody { used.contains(&group) } else { first.members.contains(&worker.rank) }
+        })
+        .map(|(worker, _)| worker.rank)
         .collect();
     problems.add_times(
         format!("a member of group{} did not record an operation that others did", shown(&group)),
@@ -154,14 +159,13 @@ fn uneven(operation: &str) -> bool {
     )
 }
 
-fn uses(trace: &Trace, rank: Rank, group: &str) -> bool {
-    let worker = trace.workers.iter().find(|worker| worker.rank == rank);
-    worker.is_some_and(|worker| {
-        worker.spans.iter().any(|span| match &span.kind {
-            Kind::Collective(collective) => &*collective.group == group,
-            _ => false,
-        })
-    })
+/// All groups in which a worker did something.
+fn groups(worker: &WorkerTrace) -> BTreeSet<Arc<str>> {
+    let group = |span: &super::Span| match &span.kind {
+        Kind::Collective(collective) => Some(collective.group.clone()),
+        _ => None,
+    };
+    worker.spans.iter().filter_map(group).collect()
 }
 
 #[cfg(test)]
@@ -222,6 +226,15 @@ mod tests {
         let one = worker(0, &[(1, None, "all_reduce", 4), (101, None, "all_reduce", 4)]);
         let mut two = worker(1, &[(101, None, "all_reduce", 4)]);
         two.steps.remove(0);
+        let (parts, problems) = matched(vec![one, two]);
+        assert_eq!(parts, [vec![(0, SpanId(0))], vec![(0, SpanId(1)), (1, SpanId(0))]]);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+    }
+
+    #[test]
+    fn without_numbers_a_missing_one_does_not_shift_the_others() {
+        let one = worker(0, &[(1, None, "all_reduce", 4), (2, None, "all_reduce", 8)]);
+        let two = worker(1, &[(1, None, "all_reduce", 8)]);
         let (parts, problems) = matched(vec![one, two]);
         assert_eq!(parts, [vec![(0, SpanId(0))], vec![(0, SpanId(1)), (1, SpanId(0))]]);
         assert_eq!(problems.len(), 1, "{problems:?}");

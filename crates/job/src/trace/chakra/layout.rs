@@ -160,11 +160,13 @@ fn dependencies(
     problems: &mut Problems,
 ) -> Vec<Vec<usize>> {
     let mut absent = 0;
+    // A control dependency names the caller, which is not over before what it calls; it orders nodes only where nothing
+    // else does.
+    let only_control = nodes.iter().all(|node| node.data.is_empty());
     let all = nodes.iter().map(|node| {
-        // A control dependency may be the caller, which the converter leaves out of the file.
-        absent += node.data.iter().filter(|id| !index.contains_key(id)).count();
-        let known = node.data.iter().chain(&node.control).filter_map(|id| index.get(id).copied());
-        let mut known: Vec<usize> = known.collect();
+        let before = if only_control { &node.control } else { &node.data };
+        absent += before.iter().filter(|id| !index.contains_key(id)).count();
+        let mut known: Vec<usize> = before.iter().filter_map(|id| index.get(id).copied()).collect();
         known.sort_unstable();
         known.dedup();
         known

@@ -15,9 +15,6 @@ mod gather;
 mod nesting;
 mod threads;
 
-#[cfg(test)]
-mod tests;
-
 use super::{
     Kind, LaneKind, Phase, Problem, Step, WorkerTrace, assemble, chrome, problems::Problems,
 };
