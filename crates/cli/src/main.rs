@@ -4,9 +4,12 @@
 mod bench;
 mod coordinator;
 mod exit;
+mod replay;
 mod run;
+mod scenario;
 mod settings;
 mod strategies;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -22,7 +25,9 @@ use std::process::ExitCode;
     after_help = "\
 Examples:
   paceline run -n 4 -- python train.py     train on four local workers
+  paceline replay trace/                   where the time goes, and what if
   paceline strategies                      ways to all-reduce, explained
+  paceline trace traces/                   what a recorded run holds
   paceline bench allreduce                 ours against Gloo and Open MPI
 
 Exit codes:
@@ -40,7 +45,9 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
+    Replay(replay::ReplayArgs),
     Strategies(strategies::StrategiesArgs),
+    Trace(trace::TraceArgs),
     /// Measure on this machine: against peers, and predictions against what happens.
     #[command(subcommand)]
     Bench(Benchmark),
@@ -63,7 +70,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
+        Command::Trace(arguments) => trace::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),

@@ -1,0 +1,104 @@
+//! `paceline replay`: a recorded job played in virtual time, where its time goes, and what it would take under other
+//! conditions. It predicts; nothing runs.
+
+mod questions;
+mod report;
+
+use crate::{
+    exit::UsageError,
+    scenario::{self, ConditionArgs, Loaded, WireSource},
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use paceline_replay::graph::{Analysis, Network, play};
+use questions::Question;
+use report::Report;
+use std::{path::PathBuf, process::ExitCode};
+
+/// Play a recorded job in virtual time: where its time goes, and what if.
+///
+/// Reads what `paceline run --trace` wrote, traces of PyTorch's profiler, Chakra execution traces, Horovod timelines,
+/// and tables of layers. The job is played twice: with operations as long as they were recorded, which checks the graph;
+/// and with operations carried out by the engines of the runtime over a modelled network, which predicts.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  paceline replay trace/
+  paceline replay trace/ --what-if bandwidth=25gbit
+  paceline replay trace/ --what-if partition=256KiB,1MiB,4MiB --what-if workers=8+bandwidth=10gbit
+  paceline replay trace/ --json
+  paceline replay layers.csv --bandwidth 10gbit --what-if workers=4,8,16
+
+What can be asked: bandwidth=25gbit, latency=50us, workers=8, strategy=ring, partition=1MiB, credit=4MiB, batch=2x,
+precision=f16, device=2x, straggler=none, order=fifo. Several values, separated by commas, make a sweep; several
+changes at once are joined by `+`.
+
+Exit codes:
+  0  played
+  1  the trace cannot be read or played
+  2  the command line is wrong")]
+pub struct ReplayArgs {
+    /// A trace: a folder with one file for each worker, or a single file.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    #[command(flatten)]
+    pub conditions: ConditionArgs,
+
+    /// What a step would take under other conditions; may be given several times.
+    #[arg(long = "what-if", value_name = "CHANGE")]
+    pub what_if: Vec<Question>,
+
+    /// Steps at the beginning that do not count [default: 1, if there are more than two].
+    #[arg(long, value_name = "N")]
+    pub skip: Option<usize>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Run the command.
+pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
+    let loaded = scenario::load(&arguments.trace, &arguments.conditions)?;
+    let report = predict(&loaded, &arguments)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text(&loaded));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<Report> {
+    let steps = loaded.job.graph.steps as usize;
+    let skip = arguments.skip.unwrap_or(usize::from(steps > 2));
+    if skip >= steps {
+        let text = format!("--skip {skip} leaves none of the {steps} steps of this trace");
+        return Err(UsageError::new(text).into());
+    }
+    let scenario = &loaded.scenario;
+    let joint = !loaded.job.graph.operations.is_empty() && loaded.job.graph.workers.len() > 1;
+    let knows_network = !joint || loaded.wire != WireSource::Nowhere;
+    if loaded.wire == WireSource::Nowhere && !arguments.what_if.is_empty() {
+        let text = "this trace does not show what the network carries; give --bandwidth";
+        return Err(UsageError::new(text).into());
+    }
+    let context = || "the trace cannot be played";
+    let recorded = play(&scenario.graph, &Network::Recorded).with_context(context)?;
+    let network = if joint && knows_network { scenario.network() } else { Network::Recorded };
+    let analysis = Analysis::of(scenario, &network, skip).with_context(context)?;
+    let lumped = match &network {
+        Network::Engines { .. } => Some(
+            play(&scenario.graph, &Network::Lumped(scenario.wire.rate)).with_context(context)?,
+        ),
+        _ => None,
+    };
+    let answers = arguments
+        .what_if
+        .iter()
+        .flat_map(|question| &question.cases)
+        .map(|case| case.ask(scenario, skip))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers))
+}

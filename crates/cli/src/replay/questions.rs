@@ -1,0 +1,90 @@
+//! What-if questions as the command line has them: changes joined by `+`, values separated by commas.
+
+use anyhow::{Context, Result};
+use paceline_replay::graph::{Change, ChangeError, Scenario};
+use serde::Serialize;
+use std::str::FromStr;
+
+/// One or more cases that were asked for together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// In the order of the command line.
+    pub cases: Vec<Case>,
+}
+
+/// Conditions that differ from those of the trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    changes: Vec<Change>,
+}
+
+/// What a step would take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// What is different.
+    pub what_if: String,
+    /// A step then.
+    pub step_ms: f64,
+}
+
+impl FromStr for Question {
+    type Err = ChangeError;
+
+    fn from_str(text: &str) -> Result<Question, ChangeError> {
+        let mut cases = vec![Case { changes: Vec::new() }];
+        for part in text.split('+') {
+            let (name, values) =
+                part.split_once('=').ok_or_else(|| ChangeError::Unknown(part.to_string()))?;
+            let mut next = Vec::new();
+            for value in values.split(',') {
+                let change: Change = format!("{}={}", name.trim(), value.trim()).parse()?;
+                next.extend(cases.iter().map(|case| {
+                    let mut changes = case.changes.clone();
+                    changes.push(change.clone());
+                    Case { changes }
+                }));
+            }
+            cases = next;
+        }
+        Ok(Question { cases })
+    }
+}
+
+impl Case {
+    /// Play the job under these conditions.
+    pub fn ask(&self, scenario: &Scenario, skip: usize) -> Result<Answer> {
+        let names: Vec<String> = self.changes.iter().map(Change::to_string).collect();
+        let what_if = names.join(" + ");
+        let changed =
+            self.changes.iter().fold(scenario.clone(), |scenario, change| scenario.with(change));
+        let settings = changed.settings.validate();
+        settings.with_context(|| format!("--what-if {what_if}"))?;
+        let played =
+            changed.play().with_context(|| format!("--what-if {what_if} cannot be played"))?;
+        let step_ms = played.step_ms(skip);
+        Ok(Answer { what_if, step_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(text: &str) -> Vec<String> {
+        let question: Question = text.parse().unwrap();
+        let join = |case: &Case| {
+            let changes: Vec<String> = case.changes.iter().map(Change::to_string).collect();
+            changes.join("+")
+        };
+        question.cases.iter().map(join).collect()
+    }
+
+    #[test]
+    fn commas_make_a_sweep_and_plus_joins() {
+        assert_eq!(asked("partition=256KiB,1MiB"), ["partition=256KiB", "partition=1MiB"]);
+        assert_eq!(asked("workers=8+bandwidth=1gbit"), ["workers=8+bandwidth=1gbit"]);
+        assert_eq!(asked("workers=2,4+batch=2x,3x").len(), 4);
+        assert!("bandwidth".parse::<Question>().is_err());
+        assert!("bandwidth=1gbit,fast".parse::<Question>().is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! What a replay found, as text and as data.
+
+use super::questions::Answer;
+use crate::{
+    bench::table::{self, Style},
+    scenario::Loaded,
+};
+use paceline_replay::graph::{Analysis, Played, Share};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Lines of the critical path and causes that are printed; `--json` has all.
+const PATH_LINES: usize = 8;
+const CAUSES: usize = 3;
+const PROBLEMS: usize = 12;
+
+/// Everything that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    workers: usize,
+    hosts: usize,
+    steps: usize,
+    skipped: usize,
+    operations: usize,
+    bandwidth: Option<String>,
+    strategy: String,
+    partition: String,
+    credit: String,
+    /// As recorded, the mean over the steps that count.
+    measured_step_ms: Option<f64>,
+    /// Played with operations as long as recorded: this checks the graph.
+    recorded_step_ms: f64,
+    recorded_error: Option<f64>,
+    /// Whether operations were carried out by the engines in what follows; otherwise they take as long as recorded.
+    simulated: bool,
+    predicted_error: Option<f64>,
+    /// Played with each operation as one transfer after another, for comparison.
+    lumped_step_ms: Option<f64>,
+    lumped_error: Option<f64>,
+    peak_memory_bytes: Option<u64>,
+    #[serde(flatten)]
+    analysis: Analysis,
+    what_if: Vec<Answer>,
+    problems: Vec<String>,
+}
+
+impl Report {
+    pub fn new(
+        loaded: &Loaded,
+        skip: usize,
+        recorded: &Played,
+        lumped: Option<&Played>,
+        analysis: Analysis,
+        what_if: Vec<Answer>,
+    ) -> Report {
+        let job = &loaded.job;
+        let simulated = lumped.is_some();
+        let from = if job.measured.len() > skip + 1 { skip + 1 } else { 0 };
+        let counted = &job.measured[from.min(job.measured.len())..];
+        let sum: u64 = counted.iter().sum();
+        let measured = (sum > 0).then(|| sum as f64 / counted.len() as f64 / 1e6);
+        let error = |predicted: f64| measured.map(|measured| predicted / measured - 1.0);
+        let mut hosts: Vec<&str> =
+            job.graph.workers.iter().map(|worker| worker.host.as_str()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let scenario = &loaded.scenario;
+        let recorded_step_ms = recorded.step_ms(skip);
+        let lumped_step_ms = lumped.map(|played| played.step_ms(skip));
+        Report {
+            workers: job.graph.workers.len(),
+            hosts: hosts.len(),
+            steps: job.graph.steps as usize,
+            skipped: skip,
+            operations: job.graph.operations.len(),
+            bandwidth: simulated.then(|| scenario.wire.rate.to_string()),
+            strategy: scenario.settings.strategy.to_string(),
+            partition: scenario.settings.partition.to_string(),
+            credit: scenario.settings.credit.to_string(),
+            measured_step_ms: measured,
+            recorded_step_ms,
+            recorded_error: error(recorded_step_ms),
+            simulated,
+            predicted_error: error(analysis.step_ms),
+            lumped_step_ms,
+            lumped_error: lumped_step_ms.and_then(error),
+            peak_memory_bytes: job.layered.as_ref().and_then(|layered| layered.peak_memory()),
+            analysis,
+            what_if,
+            problems: loaded.problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self, loaded: &Loaded) -> String {
+        let mut text = String::new();
+        let step = self.analysis.step_ms;
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text, loaded, step);
+        text
+    }
+
+    fn write(&self, text: &mut String, loaded: &Loaded, step: f64) -> std::fmt::Result {
+        let plural = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
+        writeln!(
+            text,
+            "{} on {}, {} ({} of them to warm up), {} a step",
+            plural(self.workers, "worker"),
+            plural(self.hosts, "host"),
+            plural(self.steps, "step"),
+            self.skipped,
+            plural(self.operations / self.steps.max(1), "operation"),
+        )?;
+        if let Some(bandwidth) = &self.bandwidth {
+            writeln!(
+                text,
+                "wires of {bandwidth} ({}), strategy {}, partition {}, credit {}",
+                loaded.wire, self.strategy, self.partition, self.credit
+            )?;
+        }
+        writeln!(text)?;
+        let error = |error: Option<f64>| {
+            error.map_or(table::NOTHING.to_string(), |error| format!("{:+.1} %", 100.0 * error))
+        };
+        let mut rows = Vec::new();
+        if let Some(measured) = self.measured_step_ms {
+            rows.push(vec!["measured".to_string(), time(measured), String::new()]);
+        }
+        let recorded = "replayed, operations as recorded";
+        rows.push(vec![recorded.into(), time(self.recorded_step_ms), error(self.recorded_error)]);
+        if self.simulated {
+            let predicted = "predicted, operations by the engines";
+            rows.push(vec![predicted.into(), time(step), error(self.predicted_error)]);
+        }
+        if let Some(lumped) = self.lumped_step_ms {
+            let one = "for comparison, each operation one transfer";
+            rows.push(vec![one.into(), time(lumped), error(self.lumped_error)]);
+        }
+        let header = ["", "step", "off"].map(String::from);
+        text.push_str(&table::draw(&header, &rows, Style::Plain));
+        let percent = |part: f64| format!("{:.0} %", 100.0 * part / step.max(f64::MIN_POSITIVE));
+        writeln!(text)?;
+        writeln!(text, "computation alone      {}", time(self.analysis.compute_ms))?;
+        let exposed = self.analysis.exposed_comm_ms;
+        writeln!(text, "exposed communication  {} ({})", time(exposed), percent(exposed))?;
+        if let Some(bytes) = self.peak_memory_bytes {
+            let size = paceline_job::ByteSize(bytes).rounded();
+            writeln!(text, "peak memory            {size} a worker")?;
+        }
+        self.write_path(text)?;
+        if !self.analysis.losses.is_empty() {
+            writeln!(text, "\nWhat costs most, by playing the job without it:")?;
+            for (place, loss) in self.analysis.losses.iter().take(CAUSES).enumerate() {
+                let (saved, share) = (time(loss.milliseconds), percent(loss.milliseconds));
+                writeln!(text, "  {}. {saved} ({share}): {}", place + 1, loss.text)?;
+            }
+        }
+        if !self.what_if.is_empty() {
+            writeln!(text, "\nWhat if:")?;
+            let rows: Vec<Vec<String>> = self
+                .what_if
+                .iter()
+                .map(|answer| {
+                    let ratio = format!("{:.2}x", step / answer.step_ms);
+                    vec![answer.what_if.clone(), time(answer.step_ms), ratio]
+                })
+                .collect();
+            let header = ["", "step", "speed"].map(String::from);
+            text.push_str(&table::draw(&header, &rows, Style::Plain));
+        }
+        if !self.problems.is_empty() {
+            writeln!(text, "\nAbout the trace:")?;
+            for problem in self.problems.iter().take(PROBLEMS) {
+                writeln!(text, "  {problem}")?;
+            }
+            if self.problems.len() > PROBLEMS {
+                writeln!(text, "  and {} more (--json has all)", self.problems.len() - PROBLEMS)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_path(&self, text: &mut String) -> std::fmt::Result {
+        let path = &self.analysis.critical_path;
+        if path.is_empty() {
+            return Ok(());
+        }
+        writeln!(text, "\nCritical path of a step:")?;
+        let row = |share: &Share| {
+            let percent = format!("{:.0} %", 100.0 * share.share);
+            vec![
+                short(&format!("{} {}", share.spent, share.name)),
+                time(share.milliseconds),
+                percent,
+            ]
+        };
+        let mut rows: Vec<Vec<String>> = path.iter().take(PATH_LINES).map(row).collect();
+        if path.len() > PATH_LINES {
+            let rest = &path[PATH_LINES..];
+            let milliseconds: f64 = rest.iter().map(|share| share.milliseconds).sum();
+            let share: f64 = rest.iter().map(|share| share.share).sum();
+            let name = format!("{} others", rest.len());
+            rows.push(vec![name, time(milliseconds), format!("{:.0} %", 100.0 * share)]);
+        }
+        let header = ["", "time", "share"].map(String::from);
+        text.push_str(&table::draw(&header, &rows, Style::Plain));
+        Ok(())
+    }
+}
+
+/// Names of kernels go on and on.
+fn short(name: &str) -> String {
+    const MOST: usize = 64;
+    match name.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_string(),
+    }
+}
+
+/// Three digits or so.
+fn time(milliseconds: f64) -> String {
+    match milliseconds.abs() {
+        large if large >= 999.5 => format!("{:.2} s", milliseconds / 1e3),
+        large if large >= 99.95 => format!("{milliseconds:.0} ms"),
+        middle if middle >= 0.9995 => format!("{milliseconds:.1} ms"),
+        _ => format!("{:.0} µs", milliseconds * 1e3),
+    }
+}

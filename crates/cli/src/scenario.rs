@@ -1,0 +1,129 @@
+//! A job as a trace shows it, under the conditions that the trace or the command line gives. What is asked about it is
+//! the business of the commands.
+
+use crate::exit::UsageError;
+use anyhow::{Context, Result};
+use clap::Args;
+use paceline_job::{
+    Link, Plan, Rate, WrittenDuration,
+    graph::{Alignment, Clocks, Job, wire},
+    trace::{Problem, Trace},
+};
+use paceline_replay::{ClusterConfig, graph::Scenario};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Steps that are played at least, where layers are known: what crosses a step shows in the next one.
+const LEAST_STEPS: usize = 5;
+
+/// Conditions that a trace may not show.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConditionArgs {
+    /// What every host's wire carries, in payload [default: what the trace shows].
+    #[arg(long, value_name = "RATE")]
+    pub bandwidth: Option<Rate>,
+
+    /// What a message between hosts takes besides its bytes [default: what the trace shows].
+    #[arg(long, value_name = "TIME")]
+    pub latency: Option<WrittenDuration>,
+
+    /// Settings that were in force, from a plan file [default: what the trace says].
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+}
+
+/// A job, and what its trace says about it.
+pub struct Loaded {
+    /// Steps, measured times, layers.
+    pub job: Job,
+    /// The job under the trace's conditions.
+    pub scenario: Scenario,
+    /// How the wire's rate is known.
+    pub wire: WireSource,
+    /// What was wrong with the trace.
+    pub problems: Vec<Problem>,
+}
+
+/// Read a trace and make of it what can be played.
+pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
+    let trace = Trace::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
+    let mut job = Job::from_trace(&trace, &clocks)
+        .with_context(|| format!("no step can be made of {}", path.display()))?;
+    if let Some(layered) = job.layered.take() {
+        let layered = layered.repeated(LEAST_STEPS);
+        job.graph = layered.graph();
+        job.layered = Some(layered);
+    }
+    let views = trace.workers.iter().filter_map(|worker| worker.view.as_ref());
+    let met = views.map(|view| view.measured).next().unwrap_or_default();
+    let seen = wire(&trace, &clocks);
+    let source = match (conditions.bandwidth, seen, met.wire) {
+        (Some(_), ..) => WireSource::Given,
+        (None, Some(_), _) => WireSource::Messages,
+        (None, None, Some(_)) => WireSource::Meeting,
+        (None, None, None) => WireSource::Nowhere,
+    };
+    let known = seen.or(met.wire).unwrap_or_else(usual_wire);
+    let latency = conditions.latency.map_or(known.latency, |WrittenDuration(latency)| latency);
+    let rate = conditions.bandwidth.unwrap_or(known.rate);
+    let settings = match &conditions.plan {
+        Some(path) => plan(path)?.settings,
+        None => job.settings.clone().unwrap_or_default(),
+    };
+    let scenario = Scenario {
+        graph: job.graph.clone(),
+        settings,
+        wire: Link { rate, latency },
+        memory: met.memory.unwrap_or_else(usual_memory),
+        config: ClusterConfig::default(),
+    };
+    let mut problems = trace.problems;
+    problems.extend(of_clocks);
+    problems.extend(job.problems.iter().cloned());
+    Ok(Loaded { job, scenario, wire: source, problems })
+}
+
+/// How the rate of wires is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireSource {
+    /// The command line says so.
+    Given,
+    /// Messages of the trace show it.
+    Messages,
+    /// Workers measured it when they met.
+    Meeting,
+    /// It is not: what depends on it cannot be predicted.
+    Nowhere,
+}
+
+impl fmt::Display for WireSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WireSource::Given => "as given",
+            WireSource::Messages => "as its messages show",
+            WireSource::Meeting => "as measured when workers met",
+            WireSource::Nowhere => "unknown; give --bandwidth",
+        })
+    }
+}
+
+/// Where nothing is known of wires. Only the latency is ever used.
+fn usual_wire() -> Link {
+    Link { rate: Rate::from_bits_per_second(10e9), latency: Duration::from_micros(50) }
+}
+
+/// Where nothing is known of memory: about what a copy does.
+fn usual_memory() -> Link {
+    Link { rate: Rate::from_bytes_per_second(4e9), latency: Duration::from_micros(5) }
+}
+
+fn plan(path: &Path) -> Result<Plan> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| UsageError::new(format!("the plan {}: {error}", path.display())))?;
+    Plan::parse(&text)
+        .map_err(|error| UsageError::new(format!("the plan {}: {error}", path.display())).into())
+}
