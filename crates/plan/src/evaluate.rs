@@ -1,0 +1,250 @@
+//! What a candidate takes: short replays of an average step estimate, long ones of recorded steps confirm. It counts them
+//! and stops where the limit is. What is tried is not decided here.
+
+use crate::{
+    candidate::Candidate,
+    error::PlanError,
+    prices::Prices,
+    task::{Limits, Task},
+};
+use paceline_job::graph::{
+    Graph,
+    layered::{LayerTimes, Layered, LayeredWorker},
+};
+use paceline_replay::graph::{Played, Scenario};
+use std::{collections::HashMap, ops::ControlFlow};
+
+/// Steps of a short replay where tensors cross the step: the second finds what the first left.
+const SHORT: usize = 2;
+/// Steps of the replay whose critical path is followed.
+pub(crate) const FOLLOWED: usize = 3;
+/// Steps of a long replay, at least and at most.
+const LONG: std::ops::RangeInclusive<usize> = 4..=8;
+
+/// How far a search is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Short replays so far.
+    pub replays: usize,
+    /// Short replays at most.
+    pub most: usize,
+    /// The best step so far, as estimated.
+    pub best_ms: f64,
+}
+
+/// Milliseconds of a step of the job as it is.
+pub(crate) fn as_it_is(task: &Task) -> Result<f64, PlanError> {
+    let mut scenario = task.scenario.clone();
+    if let Some(layered) = &task.layered {
+        scenario.graph = long(layered).graph();
+    }
+    let skip = usize::from(scenario.graph.steps > 2);
+    Ok(scenario.play()?.step_ms(skip))
+}
+
+/// Replays candidates of one task.
+pub(crate) struct Evaluator<'t> {
+    task: &'t Task,
+    /// An average step, without recorded times of operations.
+    short: Option<Layered>,
+    long: Option<Layered>,
+    known: HashMap<Candidate, f64>,
+    prices: HashMap<Candidate, Prices>,
+    replays: usize,
+    allowed: usize,
+    limit: usize,
+    rounds: usize,
+    events: u64,
+    best: f64,
+    stopped: bool,
+    progress: &'t mut dyn FnMut(&Progress) -> ControlFlow<()>,
+}
+
+impl<'t> Evaluator<'t> {
+    pub fn new(
+        task: &'t Task,
+        layered: &Option<Layered>,
+        limits: &Limits,
+        progress: &'t mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Evaluator<'t> {
+        Evaluator {
+            task,
+            short: layered.as_ref().map(average),
+            long: layered.as_ref().map(long),
+            known: HashMap::new(),
+            prices: HashMap::new(),
+            replays: 0,
+            allowed: limits.replays,
+            limit: limits.replays,
+            rounds: limits.rounds,
+            events: 0,
+            best: f64::INFINITY,
+            stopped: false,
+            progress,
+        }
+    }
+
+    /// An average step, for those who look at layers.
+    pub fn layered(&self) -> Option<&Layered> {
+        self.short.as_ref()
+    }
+
+    pub fn task(&self) -> &Task {
+        self.task
+    }
+
+    pub fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    pub fn replays(&self) -> usize {
+        self.replays
+    }
+
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// As many replays again, for another engine.
+    pub fn refill(&mut self) {
+        self.allowed = self.replays + self.limit;
+    }
+
+    /// Whether nothing more may be tried.
+    pub fn is_spent(&self) -> bool {
+        self.stopped || self.replays >= self.allowed
+    }
+
+    /// Milliseconds of a step by a short replay; infinite if none is left, or if the candidate cannot be played.
+    pub fn estimate(&mut self, candidate: &Candidate) -> f64 {
+        if let Some(known) = self.known.get(candidate) {
+            return *known;
+        }
+        if self.is_spent() {
+            return f64::INFINITY;
+        }
+        let value = match &self.short {
+            Some(layered) => self.estimate_of(layered.clone(), candidate),
+            None => self.play(candidate, self.task.scenario.graph.clone(), 1),
+        };
+        let value = value.unwrap_or(f64::INFINITY);
+        self.best = self.best.min(value);
+        self.known.insert(candidate.clone(), value);
+        let progress = Progress { replays: self.replays, most: self.allowed, best_ms: self.best };
+        self.stopped |= (self.progress)(&progress).is_break();
+        value
+    }
+
+    /// The same for layers that are not quite the task's.
+    pub fn estimate_of(
+        &mut self,
+        mut layered: Layered,
+        candidate: &Candidate,
+    ) -> Result<f64, PlanError> {
+        layered.groups = candidate.groups();
+        let steps = if layered.crosses_step { SHORT } else { 1 };
+        let layered = repeated(&layered, steps);
+        self.play(candidate, layered.graph(), 0)
+    }
+
+    /// Milliseconds of a step by a long replay.
+    pub fn confirm(&mut self, candidate: &Candidate) -> Result<f64, PlanError> {
+        let graph = match &self.long {
+            Some(layered) => Layered { groups: candidate.groups(), ..layered.clone() }.graph(),
+            None => self.task.scenario.graph.clone(),
+        };
+        let skip = usize::from(graph.steps > 2);
+        self.play(candidate, graph, skip)
+    }
+
+    /// A few steps, to look at what happens when. `None` without layers.
+    pub fn follow(&mut self, candidate: &Candidate) -> Result<Option<(Graph, Played)>, PlanError> {
+        let Some(layered) = &self.short else { return Ok(None) };
+        let layered = Layered { groups: candidate.groups(), ..repeated(layered, FOLLOWED) };
+        let scenario = self.scenario(candidate, layered.graph());
+        let played = scenario.play()?;
+        self.count(&played);
+        Ok(Some((scenario.graph, played)))
+    }
+
+    /// What synchronising one tensor takes by itself, under the candidate's settings.
+    pub fn prices(&mut self, candidate: &Candidate) -> Result<&Prices, PlanError> {
+        let settings = candidate.cut(Vec::new());
+        if !self.prices.contains_key(&settings) {
+            let prices = Prices::of(self.task, &settings)?;
+            self.prices.insert(settings.clone(), prices);
+        }
+        Ok(&self.prices[&settings])
+    }
+
+    fn play(&mut self, candidate: &Candidate, graph: Graph, skip: usize) -> Result<f64, PlanError> {
+        let played = self.scenario(candidate, graph).play()?;
+        self.count(&played);
+        Ok(played.step_ms(skip))
+    }
+
+    fn scenario(&self, candidate: &Candidate, graph: Graph) -> Scenario {
+        self.task.scenario(graph, candidate.settings(&self.task.scenario.settings))
+    }
+
+    fn count(&mut self, played: &Played) {
+        self.replays += 1;
+        self.events += played.events;
+    }
+}
+
+/// One step whose times are the means of all.
+fn average(layered: &Layered) -> Layered {
+    let mean = |worker: &LayeredWorker| {
+        let steps = worker.steps.len().max(1) as u64;
+        let mut sums = vec![LayerTimes::default(); layered.layers.len()];
+        for step in &worker.steps {
+            for (sum, times) in sums.iter_mut().zip(step) {
+                for (sum, time) in fields(sum).into_iter().zip(fields(&mut times.clone())) {
+                    *sum += *time;
+                }
+            }
+        }
+        for field in sums.iter_mut().flat_map(fields) {
+            *field /= steps;
+        }
+        let tail = worker.tails.iter().sum::<u64>() / steps;
+        LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail] }
+    };
+    let workers = layered.workers.iter().map(mean).collect();
+    Layered { workers, recorded: Vec::new(), ..layered.clone() }
+}
+
+fn fields(times: &mut LayerTimes) -> [&mut u64; 5] {
+    let LayerTimes { forward_gap, forward, backward_gap, backward, update } = times;
+    [forward_gap, forward, backward_gap, backward, update]
+}
+
+/// The last recorded steps, or all of them again and again.
+fn long(layered: &Layered) -> Layered {
+    let steps = layered.steps();
+    if steps < *LONG.start() {
+        return repeated(layered, *LONG.start());
+    }
+    let from = steps.saturating_sub(*LONG.end());
+    let mut long = Layered { recorded: Vec::new(), ..layered.clone() };
+    for worker in &mut long.workers {
+        worker.steps.truncate(steps);
+        worker.steps.drain(..from);
+        worker.tails.resize(steps, 0);
+        worker.tails.drain(..from);
+    }
+    long
+}
+
+/// So many steps, the first after the last.
+fn repeated(layered: &Layered, count: usize) -> Layered {
+    let mut repeated = Layered { recorded: Vec::new(), ..layered.clone() };
+    for worker in &mut repeated.workers {
+        worker.steps = worker.steps.iter().cycle().take(count).cloned().collect();
+        let tails = worker.tails.iter().copied().chain(std::iter::repeat(0));
+        let tails: Vec<u64> = tails.take(layered.steps().max(1)).collect();
+        worker.tails = tails.iter().cycle().take(count).copied().collect();
+    }
+    repeated
+}

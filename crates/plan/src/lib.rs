@@ -1,0 +1,78 @@
+//! Planners: what to send together, in which pieces and by which strategy, decided ahead of time by replaying the job in
+//! virtual time, and written to a plan file.
+//!
+//! The search follows dPRO (MLSys 2022): along the critical path, with its theorems about when fusing pays, on a coarse
+//! view first, with short replays that only estimate and long ones that confirm. Simulated annealing is there to check it
+//! against. Where a job comes from and how a plan is applied is not known here.
+
+mod advice;
+mod annealing;
+mod candidate;
+mod error;
+mod evaluate;
+mod fusion;
+mod memory;
+mod outcome;
+mod prices;
+mod search;
+mod settings;
+mod task;
+
+pub use error::PlanError;
+pub use evaluate::Progress;
+pub use outcome::{Advice, Decision, MemoryUse, Outcome};
+pub use task::{Engine, Limits, Task};
+
+use candidate::Candidate;
+use evaluate::Evaluator;
+use memory::Fit;
+use paceline_job::Plan;
+use std::ops::ControlFlow;
+
+/// Plan a job. `progress` hears of every replay, and ends the search early by breaking off; the best so far is the
+/// outcome then. Without that, the same task and limits give the same outcome.
+pub fn optimize(
+    task: &Task,
+    limits: &Limits,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Outcome, PlanError> {
+    let fit = Fit::of(task, limits)?;
+    let before = evaluate::as_it_is(task)?;
+    let mut evaluator = Evaluator::new(task, &fit.layered, limits, progress);
+    let start = Candidate::of(task, fit.layered.as_ref());
+    let mut decisions = fit.decisions(&mut evaluator, &start)?;
+    let mut found = Vec::new();
+    if limits.engine != Engine::Annealing {
+        found.push(search::run(&mut evaluator, &start)?);
+    }
+    if limits.engine != Engine::Search {
+        evaluator.refill();
+        found.push(annealing::run(&mut evaluator, &start, limits.seed)?);
+    }
+    // Short replays chose; a long one has the last word, and what there was has it where nothing is better.
+    let mut best = (evaluator.confirm(&start)?, start, Vec::new());
+    let mut engines = Vec::new();
+    for result in found {
+        let confirmed = evaluator.confirm(&result.best)?;
+        engines.push((result.engine, confirmed));
+        if confirmed < best.0 {
+            best = (confirmed, result.best, result.decisions);
+        }
+    }
+    let (after, candidate, chosen) = best;
+    decisions.extend(chosen);
+    let advice = advice::given(&mut evaluator, &candidate, after)?;
+    let settings = candidate.settings(&task.scenario.settings);
+    let fusion = candidate.fusion(fit.layered.as_ref());
+    Ok(Outcome {
+        plan: Plan { settings, fusion },
+        decisions,
+        advice,
+        before_ms: before,
+        after_ms: after,
+        engines,
+        memory: fit.memory_use(limits),
+        replays: evaluator.replays(),
+        events: evaluator.events(),
+    })
+}

@@ -1,0 +1,198 @@
+//! What a worker keeps in memory, and what to do where that is too much: run forward passes again instead of keeping what
+//! they made, or cut the batch into several passes.
+
+use crate::{
+    candidate::Candidate,
+    error::PlanError,
+    evaluate::Evaluator,
+    outcome::{Decision, MemoryUse},
+    task::{Limits, Task},
+};
+use paceline_job::{
+    ByteSize,
+    graph::layered::{LayerTimes, Layered},
+};
+use std::sync::Arc;
+
+/// Numbers of passes that are tried.
+const PASSES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+/// The job as it fits into memory.
+pub(crate) struct Fit {
+    /// With what fitting costs.
+    pub layered: Option<Layered>,
+    before: Option<u64>,
+    after: Option<u64>,
+    recomputed: Vec<Arc<str>>,
+    passes: u32,
+    original: Option<Layered>,
+}
+
+impl Fit {
+    /// Make a job fit at the least cost in computation.
+    pub fn of(task: &Task, limits: &Limits) -> Result<Fit, PlanError> {
+        let before = task.layered.as_ref().and_then(Layered::peak_memory);
+        let fit = Fit {
+            layered: task.layered.clone(),
+            before,
+            after: before,
+            recomputed: Vec::new(),
+            passes: 1,
+            original: task.layered.clone(),
+        };
+        let Some(limit) = limits.memory else { return Ok(fit) };
+        let (Some(peak), Some(layered)) = (before, &task.layered) else {
+            return Err(PlanError::UnknownMemory);
+        };
+        if peak <= limit.0 {
+            return Ok(fit);
+        }
+        let ways = PASSES.iter().filter_map(|passes| Way::of(layered, *passes, limit.0));
+        let best = ways.min_by_key(|way| way.cost).ok_or_else(|| {
+            let kept: u64 = layered.layers.iter().map(|layer| layer.activation_bytes).sum();
+            PlanError::TooLarge { needed: ByteSize(peak - kept), limit }
+        })?;
+        let recomputed = best.recomputed.iter().map(|place| layered.layers[*place].name.clone());
+        Ok(Fit {
+            layered: Some(best.applied(layered)),
+            after: Some(best.peak),
+            recomputed: recomputed.collect(),
+            passes: best.passes,
+            ..fit
+        })
+    }
+
+    /// What was decided, with what it costs: the gains are below 0.
+    pub fn decisions(
+        &self,
+        evaluator: &mut Evaluator<'_>,
+        start: &Candidate,
+    ) -> Result<Vec<Decision>, PlanError> {
+        let (Some(original), Some(fitting)) = (&self.original, &self.layered) else {
+            return Ok(Vec::new());
+        };
+        if original == fitting {
+            return Ok(Vec::new());
+        }
+        let before = evaluator.estimate_of(original.clone(), start)?;
+        let after = evaluator.estimate_of(fitting.clone(), start)?;
+        let mut parts = Vec::new();
+        if self.passes > 1 {
+            parts.push(format!(
+                "make a step of {} passes over a {} of the batch (DistributedOptimizer(accumulate={}))",
+                self.passes,
+                if self.passes == 2 { "half".to_string() } else { format!("{}th", self.passes) },
+                self.passes
+            ));
+        }
+        if !self.recomputed.is_empty() {
+            let names: Vec<&str> = self.recomputed.iter().map(|name| &**name).collect();
+            parts.push(format!(
+                "run the forward pass of {} again for the backward pass (torch.utils.checkpoint): {}",
+                if names.len() == 1 { "one layer".to_string() } else { format!("{} layers", names.len()) },
+                names.join(", ")
+            ));
+        }
+        let what = format!("to fit into memory, {}", parts.join("; and "));
+        Ok(vec![Decision { what, expected_gain_ms: before - after }])
+    }
+
+    /// For the outcome.
+    pub fn memory_use(&self, limits: &Limits) -> Option<MemoryUse> {
+        Some(MemoryUse {
+            before: ByteSize(self.before?),
+            after: ByteSize(self.after?),
+            limit: limits.memory,
+            recomputed: self.recomputed.clone(),
+            passes: self.passes,
+        })
+    }
+}
+
+/// A way to need less.
+struct Way {
+    passes: u32,
+    /// Layers by their place.
+    recomputed: Vec<usize>,
+    peak: u64,
+    /// Nanoseconds of computation that it adds to a step, on the slowest worker.
+    cost: u64,
+}
+
+impl Way {
+    /// The cheapest layers to run again with so many passes, if that suffices: those that keep most for the time that
+    /// their forward pass takes.
+    fn of(layered: &Layered, passes: u32, limit: u64) -> Option<Way> {
+        let share = |bytes: u64| bytes.div_ceil(u64::from(passes));
+        let kept: Vec<u64> =
+            layered.layers.iter().map(|layer| share(layer.activation_bytes)).collect();
+        let all: u64 = layered.layers.iter().map(|layer| layer.activation_bytes).sum();
+        let fixed = layered.peak_memory()? - all;
+        let mut order: Vec<usize> = (0..kept.len()).filter(|place| kept[*place] > 0).collect();
+        let time = |place: usize| forward(layered, place).max(1) as f64;
+        order.sort_by(|one, other| {
+            (kept[*other] as f64 / time(*other)).total_cmp(&(kept[*one] as f64 / time(*one)))
+        });
+        let mut way = Way { passes, recomputed: Vec::new(), peak: 0, cost: 0 };
+        let mut again = 0;
+        let mut remaining: u64 = kept.iter().sum();
+        let mut order = order.into_iter();
+        // Each turn takes one layer, so there are no more turns than layers.
+        loop {
+            // What is run again is there for one layer at a time.
+            way.peak = fixed + remaining + again;
+            if way.peak <= limit {
+                break;
+            }
+            let place = order.next()?;
+            remaining -= kept[place];
+            again = again.max(kept[place]);
+            way.recomputed.push(place);
+        }
+        way.recomputed.sort_unstable();
+        let before = computation(layered);
+        way.cost = computation(&way.applied(layered)).saturating_sub(before);
+        Some(way)
+    }
+
+    /// The layers' times with it. What is computed takes so much less for a smaller batch; gaps, which are the host's,
+    /// come once for each pass.
+    fn applied(&self, layered: &Layered) -> Layered {
+        let mut layered = layered.clone();
+        layered.recorded.clear();
+        let passes = u64::from(self.passes);
+        for times in layered.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
+            for &place in &self.recomputed {
+                let LayerTimes { forward, .. } = times[place];
+                times[place].backward += forward;
+            }
+            let mut others = 0;
+            for times in times.iter_mut() {
+                times.forward /= passes;
+                times.backward /= passes;
+                let LayerTimes { forward_gap, forward, backward_gap, backward, .. } = *times;
+                others += (passes - 1) * (forward_gap + forward + backward_gap + backward);
+            }
+            // All passes but the last send nothing: they come between the first forward pass and the last backward one.
+            if let Some(last) = times.last_mut() {
+                last.backward_gap += others;
+            }
+        }
+        layered
+    }
+}
+
+/// Nanoseconds of a layer's forward pass on the slowest worker.
+fn forward(layered: &Layered, place: usize) -> u64 {
+    let steps = layered.workers.iter().flat_map(|worker| &worker.steps);
+    steps.filter_map(|step| step.get(place)).map(|times| times.forward).max().unwrap_or(0)
+}
+
+/// Nanoseconds of computation in all steps of the slowest worker.
+fn computation(layered: &Layered) -> u64 {
+    let all = |times: &LayerTimes| {
+        times.forward_gap + times.forward + times.backward_gap + times.backward + times.update
+    };
+    let workers = layered.workers.iter();
+    workers.map(|worker| worker.steps.iter().flatten().map(all).sum()).max().unwrap_or(0)
+}

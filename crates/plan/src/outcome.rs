@@ -1,0 +1,63 @@
+//! What came out of planning, for people and for files.
+
+use paceline_job::{ByteSize, Plan};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// A plan, and what it is expected to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// To be written to a file and applied.
+    pub plan: Plan,
+    /// What was decided, in the order it was decided in.
+    pub decisions: Vec<Decision>,
+    /// What the runtime cannot apply by itself.
+    pub advice: Vec<Advice>,
+    /// A step as it is, replayed.
+    pub before_ms: f64,
+    /// A step with the plan, replayed.
+    pub after_ms: f64,
+    /// What each engine's best plan was confirmed to take.
+    pub engines: Vec<(&'static str, f64)>,
+    /// What a worker needs, where it is known.
+    pub memory: Option<MemoryUse>,
+    /// Replays that it took.
+    pub replays: usize,
+    /// Engine events in them.
+    pub events: u64,
+}
+
+/// Something that the plan changes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Decision {
+    /// In plain words.
+    pub what: String,
+    /// What a step is expected to take less.
+    pub expected_gain_ms: f64,
+}
+
+/// Something that would help and that a plan file cannot do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// In plain words, with how to do it.
+    pub what: String,
+    /// What a step is expected to take less, with the plan applied.
+    pub expected_gain_ms: f64,
+    /// What it takes for granted, or costs elsewhere.
+    pub condition: String,
+}
+
+/// What a worker needs at its fullest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryUse {
+    /// As the job is.
+    pub before: ByteSize,
+    /// With what was decided.
+    pub after: ByteSize,
+    /// What there is.
+    pub limit: Option<ByteSize>,
+    /// Layers whose forward pass is run again for the backward pass.
+    pub recomputed: Vec<Arc<str>>,
+    /// Backward passes that make one step.
+    pub passes: u32,
+}

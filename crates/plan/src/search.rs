@@ -1,0 +1,118 @@
+//! The search along the critical path: settings and groups in turn, until neither gains.
+
+use crate::{
+    candidate::{Candidate, layer_cuts},
+    error::PlanError,
+    evaluate::Evaluator,
+    fusion,
+    outcome::Decision,
+    settings,
+};
+
+/// A round that gains less than this share is the last.
+const WORTH_A_ROUND: f64 = 0.001;
+/// A change that gains less than this share is not made: a plan should not differ from what there is for nothing.
+pub(crate) const WORTH_A_CHANGE: f64 = 0.0005;
+
+/// What an engine found.
+pub(crate) struct Found {
+    pub engine: &'static str,
+    pub best: Candidate,
+    pub decisions: Vec<Decision>,
+}
+
+/// The best candidate so far, and how it came to be.
+pub(crate) struct Best {
+    pub candidate: Candidate,
+    pub value: f64,
+    pub decisions: Vec<Decision>,
+}
+
+impl Best {
+    /// Take a candidate if it is better by enough.
+    pub fn offer(
+        &mut self,
+        candidate: Candidate,
+        value: f64,
+        what: impl FnOnce() -> String,
+    ) -> bool {
+        if !(value < self.value * (1.0 - WORTH_A_CHANGE)) {
+            return false;
+        }
+        let expected_gain_ms = self.value - value;
+        self.decisions.push(Decision { what: what(), expected_gain_ms });
+        (self.candidate, self.value) = (candidate, value);
+        true
+    }
+}
+
+/// Search from what there is.
+pub(crate) fn run(evaluator: &mut Evaluator<'_>, start: &Candidate) -> Result<Found, PlanError> {
+    let value = evaluator.estimate(start);
+    let mut best = Best { candidate: start.clone(), value, decisions: Vec::new() };
+    coarsen(evaluator, &mut best);
+    // The evaluator's replays bound this too; a round without gain ends it.
+    for _ in 0..evaluator.rounds() {
+        let before = best.value;
+        settings::improve(evaluator, &mut best);
+        fusion::improve(evaluator, &mut best)?;
+        if before - best.value < WORTH_A_ROUND * before || evaluator.is_spent() {
+            break;
+        }
+    }
+    Ok(Found { engine: "search", best: best.candidate, decisions: merged(best.decisions) })
+}
+
+/// The coarse view: tensors of one layer together, unless that costs.
+fn coarsen(evaluator: &mut Evaluator<'_>, best: &mut Best) {
+    let Some(layered) = evaluator.layered() else { return };
+    let cuts = layer_cuts(layered);
+    let together: Vec<bool> =
+        best.candidate.cuts.iter().zip(&cuts).map(|(one, other)| *one && *other).collect();
+    let candidate = best.candidate.cut(together);
+    let value = evaluator.estimate(&candidate);
+    best.offer(candidate, value, || "send the tensors of a layer together".to_string());
+}
+
+/// One decision for each setting and one for all groups, however many turns it took to make them.
+fn merged(decisions: Vec<Decision>) -> Vec<Decision> {
+    let mut merged: Vec<Decision> = Vec::new();
+    for decision in decisions {
+        let subject = |text: &str| text.split(['=', ' ']).next().map(str::to_string);
+        match merged.iter_mut().find(|other| subject(&other.what) == subject(&decision.what)) {
+            Some(other) => {
+                other.expected_gain_ms += decision.expected_gain_ms;
+                other.what = decision.what;
+            }
+            None => merged.push(decision),
+        }
+    }
+    merged
+}
+
+/// How two candidates differ, in the words of decisions, with what the difference gains shared out by trying one
+/// difference after another.
+pub(crate) fn explained(
+    evaluator: &mut Evaluator<'_>,
+    start: &Candidate,
+    goal: &Candidate,
+) -> Vec<Decision> {
+    let mut decisions = Vec::new();
+    let mut now = start.clone();
+    let mut value = evaluator.estimate(start);
+    let mut go = |next: Candidate, what: String| {
+        if next != now {
+            let after = evaluator.estimate(&next);
+            decisions.push(Decision { what, expected_gain_ms: value - after });
+            (now, value) = (next, after);
+        }
+    };
+    let strategy = Candidate { strategy: goal.strategy.clone(), ..start.clone() };
+    go(strategy.clone(), settings::said_strategy(goal));
+    let partition = Candidate { partition: goal.partition, ..strategy };
+    go(partition.clone(), settings::said_partition(goal));
+    let credit = Candidate { credit: goal.credit, ..partition };
+    go(credit, settings::said_credit(goal));
+    go(goal.clone(), fusion::said(goal));
+    decisions
+}

@@ -1,0 +1,73 @@
+//! What is to be planned, and what a plan may cost.
+
+use paceline_job::{
+    ByteSize, Settings,
+    graph::{Graph, layered::Layered},
+};
+use paceline_replay::graph::Scenario;
+
+/// A job and the conditions it runs under.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The job as it is, and what is in force.
+    pub scenario: Scenario,
+    /// Its layers, where they are known. Without them only settings can be planned.
+    pub layered: Option<Layered>,
+}
+
+impl Task {
+    /// Another graph and other settings under the same conditions.
+    pub(crate) fn scenario(&self, graph: Graph, settings: Settings) -> Scenario {
+        let Scenario { wire, memory, ref config, .. } = self.scenario;
+        Scenario { graph, settings, wire, memory, config: config.clone() }
+    }
+
+    /// Length of all gradients.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.layered {
+            Some(layered) => {
+                let tensors = layered.layers.iter().flat_map(|layer| &layer.tensors);
+                tensors.map(|tensor| tensor.bytes()).sum()
+            }
+            None => {
+                let graph = &self.scenario.graph;
+                let lengths = graph.operations.iter();
+                let all: u64 = lengths.map(|one| one.elements * one.dtype.size() as u64).sum();
+                all / u64::from(graph.steps.max(1))
+            }
+        }
+    }
+}
+
+/// How plans are looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Along the critical path.
+    #[default]
+    Search,
+    /// By chance, and less and less so.
+    Annealing,
+    /// Both, each with as many replays; the better one is taken.
+    Both,
+}
+
+/// What a plan must keep to, and what the search may cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// What a worker's device has; no limit if `None`.
+    pub memory: Option<ByteSize>,
+    /// How plans are looked for.
+    pub engine: Engine,
+    /// Short replays that each engine may use.
+    pub replays: usize,
+    /// Rounds of the search.
+    pub rounds: usize,
+    /// What chance follows from.
+    pub seed: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { memory: None, engine: Engine::Search, replays: 400, rounds: 5, seed: 1 }
+    }
+}

@@ -1,0 +1,203 @@
+//! Plans against all plans, where there are few enough to try them all; limits; and that chance repeats itself.
+
+use paceline_job::{
+    ByteSize, Dtype, Link, Rate, Settings, StrategyChoice,
+    graph::layered::{Group, LayerTimes, Layered},
+    trace::{Layer, Tensor},
+};
+use paceline_plan::{Engine, Limits, Outcome, PlanError, Task, optimize};
+use paceline_replay::{ClusterConfig, WorkerConfig, graph::Scenario};
+use std::{ops::ControlFlow, time::Duration};
+
+/// Layers of one tensor each: elements, and microseconds forward and backward.
+fn task(layers: &[(u64, u64, u64)], workers: usize, rate: f64, crosses: bool) -> Task {
+    let layer = |(place, (elements, ..)): (usize, &(u64, u64, u64))| {
+        let name = format!("layer{place}.weight").into();
+        let tensors = vec![Tensor { name, elements: *elements, dtype: Dtype::F32 }];
+        Layer {
+            name: format!("layer{place}").into(),
+            tensors,
+            activation_bytes: 1000 * (place as u64 + 1),
+        }
+    };
+    let times = |(_, forward, backward): &(u64, u64, u64)| LayerTimes {
+        forward: forward * 1000,
+        backward: backward * 1000,
+        ..LayerTimes::default()
+    };
+    let times: Vec<LayerTimes> = layers.iter().map(times).collect();
+    let layers = layers.iter().enumerate().map(layer).collect();
+    let hosts = (0..workers).map(|rank| format!("host{rank}")).collect();
+    let layered = Layered::alike(layers, &times, hosts, 4);
+    let layered = Layered { crosses_step: crosses, scheduled: crosses, ..layered };
+    let link = |rate, latency| Link { rate: Rate::from_bits_per_second(rate), latency };
+    let worker = WorkerConfig { per_frame: Duration::from_micros(5), ..WorkerConfig::default() };
+    let scenario = Scenario {
+        graph: layered.graph(),
+        settings: Settings { strategy: StrategyChoice("ring".to_string()), ..Settings::default() },
+        wire: link(rate, Duration::from_micros(80)),
+        memory: link(32e9, Duration::from_micros(5)),
+        config: ClusterConfig { worker, ..ClusterConfig::default() },
+    };
+    Task { scenario, layered: Some(layered) }
+}
+
+fn small_cases() -> Vec<Task> {
+    let even = [(250_000, 400, 800); 5];
+    let tiny = [(2_000, 100, 200), (3_000, 100, 200), (500, 50, 100), (20_000, 300, 500)];
+    let last_large =
+        [(1_000, 600, 1200), (4_000, 500, 900), (50_000, 200, 400), (900_000, 100, 300)];
+    let first_large =
+        [(900_000, 500, 800), (50_000, 300, 500), (4_000, 100, 300), (1_000, 50, 100)];
+    let mut cases = Vec::new();
+    for layers in [&even[..], &tiny, &last_large, &first_large] {
+        for (rate, crosses) in [(1e9, true), (1e9, false), (10e9, true)] {
+            cases.push(task(layers, 4, rate, crosses));
+        }
+    }
+    cases
+}
+
+fn plan(task: &Task, limits: &Limits) -> Outcome {
+    optimize(task, limits, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// The least that any of all plans takes: every way to cut the chain, strategies, partitions and credits.
+fn exhaustive(task: &Task) -> f64 {
+    let layered = task.layered.as_ref().unwrap();
+    let tensors = layered.layers.len();
+    let mut least = f64::INFINITY;
+    for cuts in 0..1_u32 << (tensors - 1) {
+        let mut groups = vec![Group { tensors: vec![0] }];
+        for tensor in 1..tensors as u32 {
+            if cuts >> (tensor - 1) & 1 == 1 {
+                groups.push(Group { tensors: Vec::new() });
+            }
+            groups.last_mut().unwrap().tensors.push(tensor);
+        }
+        let graph = Layered { groups, ..layered.clone() }.graph();
+        for strategy in
+            ["ring", "double_tree", "recursive_doubling", "parameter_server", "one_shot"]
+        {
+            for partition in [1_u64 << 16, 1 << 18, 1 << 20, 1 << 22] {
+                for credit in [partition, 4 * partition, u64::MAX] {
+                    let settings = Settings {
+                        strategy: StrategyChoice(strategy.to_string()),
+                        partition: ByteSize(partition),
+                        credit: ByteSize(credit),
+                        ..Settings::default()
+                    };
+                    let scenario =
+                        Scenario { graph: graph.clone(), settings, ..task.scenario.clone() };
+                    least = least.min(scenario.play().unwrap().step_ms(1));
+                }
+            }
+        }
+    }
+    least
+}
+
+#[test]
+fn no_plan_is_much_better_than_the_one_that_is_found() {
+    for (number, task) in small_cases().iter().enumerate() {
+        let found = plan(task, &Limits::default());
+        let least = exhaustive(task);
+        assert!(
+            found.after_ms <= 1.03 * least,
+            "case {number}: {} against {least}",
+            found.after_ms
+        );
+        assert!(found.after_ms <= found.before_ms);
+    }
+}
+
+#[test]
+fn chance_finds_nothing_much_better() {
+    for task in small_cases() {
+        let limits = Limits { engine: Engine::Both, replays: 200, ..Limits::default() };
+        let found = plan(&task, &limits);
+        let of = |name: &str| found.engines.iter().find(|engine| engine.0 == name).unwrap().1;
+        assert!(of("search") <= 1.03 * of("annealing"), "{:?}", found.engines);
+    }
+}
+
+#[test]
+fn the_same_task_gets_the_same_plan() {
+    let task = &small_cases()[3];
+    let limits = Limits { engine: Engine::Both, replays: 60, ..Limits::default() };
+    assert_eq!(plan(task, &limits), plan(task, &limits));
+}
+
+#[test]
+fn a_plan_is_what_its_file_says() {
+    let task = &small_cases()[3];
+    let found = plan(task, &Limits::default());
+    let read = paceline_job::Plan::parse(&found.plan.to_toml()).unwrap();
+    assert_eq!(read, found.plan);
+    // Played as the file says, it takes what was promised.
+    let mut layered = task.layered.clone().unwrap();
+    assert_eq!(layered.fuse(&read.fusion), [""; 0]);
+    let scenario =
+        Scenario { graph: layered.graph(), settings: read.settings, ..task.scenario.clone() };
+    let played = scenario.play().unwrap().step_ms(1);
+    assert!((played - found.after_ms).abs() < 1e-9, "{played} {}", found.after_ms);
+}
+
+#[test]
+fn tensors_of_two_types_are_never_sent_together() {
+    let mut task = task(&[(1000, 10, 20); 5], 4, 1e9, true);
+    task.layered.as_mut().unwrap().layers[2].tensors[0].dtype = Dtype::F16;
+    let found = plan(&task, &Limits::default());
+    for group in &found.plan.fusion.groups {
+        assert!(!group.contains(&"layer2.weight".to_string()), "{group:?}");
+    }
+}
+
+#[test]
+fn memory_limits_are_kept_or_refused() {
+    let task = task(&[(1000, 100, 200); 5], 2, 1e9, true);
+    let needed = task.layered.as_ref().unwrap().peak_memory().unwrap();
+    let limited = |limit: u64| {
+        let limits = Limits { memory: Some(ByteSize(limit)), replays: 40, ..Limits::default() };
+        optimize(&task, &limits, &mut |_| ControlFlow::Continue(()))
+    };
+    let enough = limited(needed).unwrap().memory.unwrap();
+    assert_eq!((enough.passes, enough.recomputed.len()), (1, 0));
+    for spared in [500, 5_000, 10_000, 13_000] {
+        let found = limited(needed - spared).unwrap();
+        let memory = found.memory.unwrap();
+        assert!(memory.after.0 <= needed - spared, "{memory:?}");
+        assert!(memory.passes > 1 || !memory.recomputed.is_empty());
+        assert!(found.decisions[0].what.starts_with("to fit into memory"));
+    }
+    let error = limited(4 * 5 * 4000 - 1).unwrap_err();
+    assert!(matches!(error, PlanError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn a_job_that_does_not_cross_the_step_is_told_to() {
+    let found = plan(&task(&[(250_000, 400, 800); 5], 4, 1e9, false), &Limits::default());
+    assert!(found.advice.iter().any(|advice| advice.what.contains("DistributedOptimizer")));
+    assert!(found.advice.iter().all(|advice| advice.expected_gain_ms > 0.0));
+}
+
+#[test]
+fn a_search_that_is_broken_off_keeps_the_best_so_far() {
+    let task = &small_cases()[0];
+    let mut heard = 0;
+    let found = optimize(task, &Limits::default(), &mut |progress| {
+        heard += 1;
+        assert!(progress.replays <= progress.most + 20);
+        if heard == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(found.unwrap().after_ms.is_finite());
+    assert_eq!(heard, 5);
+}
+
+#[test]
+fn without_layers_settings_are_planned() {
+    let with = task(&[(250_000, 400, 800); 5], 4, 1e9, false);
+    let found = plan(&Task { layered: None, ..with.clone() }, &Limits::default());
+    assert!(found.plan.fusion.is_empty());
+    assert!(found.after_ms <= found.before_ms);
+}
