@@ -4,6 +4,7 @@
 mod bench;
 mod coordinator;
 mod exit;
+mod optimize;
 mod replay;
 mod run;
 mod scenario;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 Examples:
   paceline run -n 4 -- python train.py     train on four local workers
   paceline replay trace/                   where the time goes, and what if
+  paceline optimize trace/ -o plan.toml    what would make it faster
   paceline strategies                      ways to all-reduce, explained
   paceline trace traces/                   what a recorded run holds
   paceline bench allreduce                 ours against Gloo and Open MPI
@@ -45,6 +47,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
+    Optimize(optimize::OptimizeArgs),
     Replay(replay::ReplayArgs),
     Strategies(strategies::StrategiesArgs),
     Trace(trace::TraceArgs),
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
+        Command::Optimize(arguments) => optimize::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
         Command::Trace(arguments) => trace::run(arguments),

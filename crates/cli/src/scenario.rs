@@ -5,7 +5,7 @@ use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_job::{
-    Link, Plan, Rate, WrittenDuration,
+    Link, Plan, Rate, Settings, WrittenDuration,
     graph::{Alignment, Clocks, Job, wire},
     trace::{Problem, Trace},
 };
@@ -71,7 +71,7 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
     let latency = conditions.latency.map_or(known.latency, |WrittenDuration(latency)| latency);
     let rate = conditions.bandwidth.unwrap_or(known.rate);
     let settings = match &conditions.plan {
-        Some(path) => plan(path)?.settings,
+        Some(path) => apply(&plan(path)?, &mut job),
         None => job.settings.clone().unwrap_or_default(),
     };
     let scenario = Scenario {
@@ -85,6 +85,21 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
     problems.extend(of_clocks);
     problems.extend(job.problems.iter().cloned());
     Ok(Loaded { job, scenario, wire: source, problems })
+}
+
+/// Send together what a plan says, and follow its settings.
+fn apply(plan: &Plan, job: &mut Job) -> Settings {
+    if let Some(layered) = &mut job.layered
+        && !plan.fusion.is_empty()
+    {
+        for name in layered.fuse(&plan.fusion) {
+            let text = "the plan sends it together with others, and the trace does not have it";
+            let place = format!("tensor {name}");
+            job.problems.push(Problem { place, text: text.to_string(), times: 1 });
+        }
+        job.graph = layered.graph();
+    }
+    plan.settings.clone()
 }
 
 /// How the rate of wires is known.

@@ -36,7 +36,7 @@ impl Best {
         value: f64,
         what: impl FnOnce() -> String,
     ) -> bool {
-        if !(value < self.value * (1.0 - WORTH_A_CHANGE)) {
+        if value.is_nan() || value >= self.value * (1.0 - WORTH_A_CHANGE) {
             return false;
         }
         let expected_gain_ms = self.value - value;

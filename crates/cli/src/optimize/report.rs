@@ -1,0 +1,135 @@
+//! What `paceline optimize` says, as text, as data, and at the head of the plan file. It decides nothing.
+
+use super::verify::Verified;
+use crate::scenario::Loaded;
+use paceline_job::Rate;
+use paceline_plan::{Outcome, Task};
+use serde::Serialize;
+use std::{fmt::Write, path::Path, time::Duration};
+
+/// Problems of a trace that are shown; `paceline trace` shows all.
+const MOST_PROBLEMS: usize = 5;
+
+/// Everything that came out.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    workers: usize,
+    bandwidth: Rate,
+    seconds: f64,
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// What happened in real time, if it was asked.
+    pub verified: Option<Verified>,
+    problems: Vec<String>,
+}
+
+impl Report {
+    /// Of a plan that took so long to find.
+    pub fn new(loaded: &Loaded, task: &Task, outcome: Outcome, took: Duration) -> Report {
+        Report {
+            workers: task.scenario.graph.workers.len(),
+            bandwidth: task.scenario.wire.rate,
+            seconds: took.as_secs_f64(),
+            outcome,
+            verified: None,
+            problems: loaded.problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn gain(&self) -> f64 {
+        100.0 * (1.0 - self.outcome.after_ms / self.outcome.before_ms)
+    }
+
+    /// The plan file, with the reasons as comments.
+    pub fn file(&self) -> String {
+        let Outcome { before_ms, after_ms, .. } = self.outcome;
+        let mut text = format!(
+            "# By `paceline optimize`: a step of {before_ms:.2} ms on {} workers at {} is predicted to take {after_ms:.2} ms.\n",
+            self.workers, self.bandwidth
+        );
+        for decision in &self.outcome.decisions {
+            // A name of the program's could hold anything, but no comment may end early.
+            let what = decision.what.replace(['\n', '\r'], " ");
+            let _ = writeln!(text, "#   {:+.2} ms: {what}", -decision.expected_gain_ms);
+        }
+        text.push('\n');
+        text + &self.outcome.plan.to_toml()
+    }
+
+    /// For people.
+    pub fn text(&self, loaded: &Loaded, output: Option<&Path>) -> String {
+        let mut text = String::new();
+        let outcome = &self.outcome;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{} workers, wires of {} ({}).\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% less). \
+             {} replays in {:.1} s.",
+            self.workers,
+            self.bandwidth,
+            loaded.wire,
+            outcome.before_ms,
+            outcome.after_ms,
+            self.gain(),
+            outcome.replays,
+            self.seconds,
+        );
+        if let [_, _, ..] = outcome.engines.as_slice() {
+            let each = outcome.engines.iter().map(|(name, ms)| format!("{name} {ms:.2} ms"));
+            let _ = writeln!(text, "Engines: {}.", each.collect::<Vec<_>>().join(", "));
+        }
+        if let Some(memory) = &outcome.memory {
+            let limit = memory.limit.map_or(String::new(), |limit| format!(" (limit {limit})"));
+            let (before, after) = (memory.before.rounded(), memory.after.rounded());
+            let _ = if before == after {
+                writeln!(text, "Memory: {before}{limit}.")
+            } else {
+                writeln!(text, "Memory: {before}, with the plan {after}{limit}.")
+            };
+        }
+        if outcome.decisions.is_empty() {
+            text.push_str("\nNothing that was tried is better than what is in force.\n");
+        } else {
+            text.push_str("\nDecisions, and what a step is expected to take less or more:\n");
+        }
+        for decision in &outcome.decisions {
+            let _ = writeln!(text, "  {:>+9.2} ms  {}", -decision.expected_gain_ms, decision.what);
+        }
+        if !outcome.advice.is_empty() {
+            text.push_str("\nAdvice, which a plan cannot apply:\n");
+        }
+        for advice in &outcome.advice {
+            let _ = writeln!(text, "  {:>+9.2} ms  {}", -advice.expected_gain_ms, advice.what);
+            if advice.condition != "none" {
+                let _ = writeln!(text, "                but: {}", advice.condition);
+            }
+        }
+        if let Some(verified) = &self.verified {
+            let _ = write!(text, "\n{}", verified.text());
+        }
+        match output {
+            Some(path) => {
+                let path = path.display();
+                let _ = writeln!(
+                    text,
+                    "\nWritten to {path}. Apply it: paceline run -n {} --plan {path} -- PROGRAM",
+                    self.workers
+                );
+            }
+            None => {
+                let _ = write!(text, "\n{}", self.file());
+            }
+        }
+        for problem in self.problems.iter().take(MOST_PROBLEMS) {
+            let _ = writeln!(text, "note: {problem}");
+        }
+        if self.problems.len() > MOST_PROBLEMS {
+            let _ = writeln!(
+                text,
+                "note: {} more; see `paceline trace`",
+                self.problems.len() - MOST_PROBLEMS
+            );
+        }
+        text
+    }
+}
