@@ -34,6 +34,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> bool: ...
     def when_done(self, listener: Callable[[], Any]) -> None: ...
     def give_up(self, reason: str) -> None: ...
+    def precede(self, stream: int) -> None: ...
 
 class Worker:
     @staticmethod
@@ -68,6 +69,25 @@ class Worker:
         counts: Sequence[int],
         input: tuple[int, int],
         output: tuple[int, int],
+        *,
+        receives: Sequence[int] | None = None,
+        root: int = 0,
+        reduce: str = "sum",
+        priority: int = 0,
+        ranks: Sequence[int] | None = None,
+        keep: Any = None,
+    ) -> Handle: ...
+    def stage(
+        self,
+        kind: str,
+        name: str,
+        dtype: str,
+        counts: Sequence[int],
+        input: tuple[int, int],
+        output: tuple[int, int],
+        host_input: tuple[int, int],
+        host_output: tuple[int, int],
+        streams: tuple[int, int, int],
         *,
         receives: Sequence[int] | None = None,
         root: int = 0,

@@ -1,6 +1,7 @@
 //! The runtime's errors as Python exceptions. The text is the runtime's own: it names the worker and
 //! what can be done. The class says what a program can react to.
 
+use crate::staging::Failure;
 use paceline_net::NetError;
 use paceline_sync::event::OpError;
 use pyo3::{create_exception, exceptions::PyRuntimeError, prelude::*};
@@ -64,7 +65,20 @@ pub(crate) fn writing(error: NetError) -> PyErr {
 }
 
 /// The exception for an operation that failed.
-pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
+pub(crate) fn failure(py: Python<'_>, name: &str, failure: &Failure) -> PyErr {
+    match failure {
+        Failure::Operation(error) => operation(py, error),
+        Failure::Copy(problem) => alone(py, PacelineError::new_err(format!("`{name}`: {problem}"))),
+        Failure::Closed => closed(),
+    }
+}
+
+/// The exception for use of a worker that has left.
+pub(crate) fn closed() -> PyErr {
+    PacelineError::new_err("this worker has left the job; join again first")
+}
+
+fn operation(py: Python<'_>, error: &OpError) -> PyErr {
     let text = error.to_string();
     let (exception, peer) = match error {
         OpError::PeerLost { peer, .. } => (PeerLostError::new_err(text), Some(peer.0)),
@@ -83,7 +97,11 @@ pub(crate) fn operation(py: Python<'_>, error: &OpError) -> PyErr {
 
 /// The exception for an operation that nobody waits for any more.
 pub(crate) fn given_up(py: Python<'_>, reason: &str) -> PyErr {
-    let exception = AbortedError::new_err(reason.to_string());
+    alone(py, AbortedError::new_err(reason.to_string()))
+}
+
+/// An exception that no other worker has to do with.
+fn alone(py: Python<'_>, exception: PyErr) -> PyErr {
     match exception.value(py).setattr("peer", py.None()) {
         Ok(()) => exception,
         Err(other) => other,

@@ -1,6 +1,11 @@
 //! An operation in flight, as Python holds it.
 
-use crate::{coordinator::seconds_from, error, notice::Flight};
+use crate::{
+    coordinator::seconds_from,
+    error::{self, PacelineError},
+    notice::Flight,
+    staging::{Failure, Staged},
+};
 use paceline_net::Handle as Running;
 use pyo3::prelude::*;
 use std::{
@@ -14,21 +19,41 @@ const SIGNALS: Duration = Duration::from_millis(200);
 /// An operation in flight. Its memory is kept until it ended, whether or not the handle is.
 #[pyclass(frozen, module = "paceline._native")]
 pub(crate) struct Handle {
-    running: Running,
+    name: Arc<str>,
+    way: Way,
     flight: Arc<Flight>,
 }
 
+/// How its memory reaches the engine.
+enum Way {
+    /// As it is.
+    Posted(Running),
+    /// From a device and back.
+    Staged(Staged),
+}
+
 impl Handle {
-    pub(crate) fn new(running: Running, flight: Arc<Flight>) -> Handle {
+    pub(crate) fn posted(name: Arc<str>, running: Running, flight: Arc<Flight>) -> Handle {
         running.when_done({
             let flight = flight.clone();
-            move |outcome| flight.end(outcome)
+            move |_| flight.end()
         });
-        Handle { running, flight }
+        Handle { name, way: Way::Posted(running), flight }
+    }
+
+    pub(crate) fn staged(name: Arc<str>, staged: Staged, flight: Arc<Flight>) -> Handle {
+        Handle { name, way: Way::Staged(staged), flight }
+    }
+
+    fn poll(&self) -> Option<Result<(), Failure>> {
+        match &self.way {
+            Way::Posted(running) => running.poll().map(|end| end.map_err(Failure::Operation)),
+            Way::Staged(staged) => staged.poll(),
+        }
     }
 
     fn is_over(&self) -> bool {
-        self.running.poll().is_some() || self.flight.given_up().is_some()
+        self.poll().is_some() || self.flight.given_up().is_some()
     }
 }
 
@@ -41,15 +66,15 @@ impl Handle {
 
     /// The exception it ended with; `None` if it goes on or ended well.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
-        let error = match self.running.poll() {
+        let failure = match self.poll() {
             Some(Ok(())) => return None,
-            Some(Err(error)) => Some(error),
+            Some(Err(failure)) => Some(failure),
             None => None,
         };
         // What failed after it was given up may have failed because of that.
         match self.flight.given_up() {
             Some(reason) => Some(error::given_up(py, &reason)),
-            None => error.map(|error| error::operation(py, &error)),
+            None => failure.map(|failure| error::failure(py, &self.name, &failure)),
         }
     }
 
@@ -60,7 +85,10 @@ impl Handle {
         let deadline = timeout.map(|seconds| Instant::now() + seconds_from(seconds));
         let over = in_slices(py, deadline, |until| {
             if self.flight.given_up().is_none() {
-                self.running.wait_until(until);
+                match &self.way {
+                    Way::Posted(running) => drop(running.wait_until(until)),
+                    Way::Staged(staged) => staged.wait_until(until),
+                }
             }
             self.is_over().then_some(())
         })?;
@@ -77,6 +105,17 @@ impl Handle {
         self.flight.give_up(&reason.into());
     }
 
+    /// Let a stream (its handle) of the device wait for the result on its way there. For what was staged, and
+    /// ended well; else there is nothing to wait for.
+    fn precede(&self, stream: usize) -> PyResult<()> {
+        match &self.way {
+            Way::Posted(_) => Ok(()),
+            // SAFETY: the caller gives a stream of the device that the memory is on.
+            Way::Staged(staged) => unsafe { staged.precede(stream) }
+                .map_err(|problem| PacelineError::new_err(format!("`{}`: {problem}", self.name))),
+        }
+    }
+
     /// Call `listener()` when it ended, on the thread that runs `Worker.deliver`.
     fn when_done(&self, listener: Py<PyAny>) {
         self.flight.listen(listener);
@@ -90,7 +129,7 @@ impl Drop for Handle {
 }
 
 /// Wait until one of several operations of one worker ended, well or not, and say which; `None` if
-/// time is up first.
+/// time is up first. Not for what is staged.
 #[pyfunction]
 #[pyo3(signature = (handles, timeout=None))]
 pub(crate) fn wait_any(
@@ -102,7 +141,15 @@ pub(crate) fn wait_any(
         return Ok(None);
     }
     let deadline = timeout.map(|seconds| Instant::now() + seconds_from(seconds));
-    let running: Vec<&Running> = handles.iter().map(|handle| &handle.get().running).collect();
+    let running: Option<Vec<&Running>> = handles
+        .iter()
+        .map(|handle| match &handle.get().way {
+            Way::Posted(running) => Some(running),
+            Way::Staged(_) => None,
+        })
+        .collect();
+    let running = running
+        .ok_or_else(|| PacelineError::new_err("wait_any takes operations on host memory only"))?;
     in_slices(py, deadline, |until| {
         let over = || handles.iter().position(|handle| handle.get().is_over());
         over().or_else(|| Running::wait_any(&running, until)).or_else(over)

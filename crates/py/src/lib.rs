@@ -3,9 +3,12 @@
 //! knows nothing of PyTorch: memory comes as addresses and lengths.
 
 mod coordinator;
+mod cuda;
 mod error;
 mod handle;
 mod notice;
+mod request;
+mod staging;
 mod trace;
 mod worker;
 

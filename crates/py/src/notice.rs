@@ -3,9 +3,9 @@
 //! queue holds at most two notices for each operation in flight.
 //!
 //! An operation can also be given up: its users hear so at once, while its memory stays the engine's
-//! until the engine is done with it.
+//! until the engine is done with it, and a device that copies from it or to it.
 
-use paceline_net::Outcome;
+use crate::cuda::Event;
 use pyo3::prelude::*;
 use std::{
     collections::HashMap,
@@ -40,6 +40,8 @@ pub(crate) struct Flight {
 #[derive(Default)]
 struct State {
     ended: bool,
+    /// It failed for its users, while a part of it goes on.
+    failed: bool,
     /// Why nobody waits for it any more, although it has not ended.
     given_up: Option<Arc<str>>,
     /// Nobody holds the handle any more, so its memory is given back when it ends.
@@ -47,6 +49,15 @@ struct State {
     listeners: Vec<Py<PyAny>>,
     /// What must live until the operation ended: the owner of its memory.
     keep: Option<Py<PyAny>>,
+    /// A device may use that memory until this is past.
+    in_use: Option<Arc<Event>>,
+}
+
+impl State {
+    /// Whether the memory can be given back.
+    fn is_free(&self) -> bool {
+        self.ended && self.in_use.as_ref().is_none_or(|event| event.is_past())
+    }
 }
 
 enum Notice {
@@ -66,9 +77,15 @@ impl Open {
 
 impl Flight {
     /// The engine's side: it ended. Takes no lock that anybody holds while waiting.
-    pub(crate) fn end(self: &Arc<Flight>, _outcome: Outcome) {
+    pub(crate) fn end(self: &Arc<Flight>) {
+        self.end_after(None);
+    }
+
+    /// As [`Flight::end`], for memory that a device may use until the event is past.
+    pub(crate) fn end_after(self: &Arc<Flight>, in_use: Option<Arc<Event>>) {
         let mut state = self.lock();
         state.ended = true;
+        state.in_use = in_use;
         let notice = state.abandoned || !state.listeners.is_empty();
         drop(state);
         self.open.lock().remove(&self.number);
@@ -78,11 +95,22 @@ impl Flight {
         }
     }
 
+    /// It failed, and will end later.
+    pub(crate) fn fail(self: &Arc<Flight>) {
+        let mut state = self.lock();
+        state.failed = true;
+        let notice = !state.listeners.is_empty();
+        drop(state);
+        if notice {
+            let _ = self.notices.send(Notice::Ended(self.clone()));
+        }
+    }
+
     /// Call `listener` on the notice thread when it ends, or soon, if it has.
     pub(crate) fn listen(self: &Arc<Flight>, listener: Py<PyAny>) {
         let mut state = self.lock();
         state.listeners.push(listener);
-        let over = state.ended || state.given_up.is_some();
+        let over = state.ended || state.failed || state.given_up.is_some();
         drop(state);
         if over {
             let _ = self.notices.send(Notice::Ended(self.clone()));
@@ -92,7 +120,7 @@ impl Flight {
     /// Tell its users that it will not end, unless it has.
     pub(crate) fn give_up(self: &Arc<Flight>, reason: &Arc<str>) {
         let mut state = self.lock();
-        if state.ended || state.given_up.is_some() {
+        if state.ended || state.failed || state.given_up.is_some() {
             return;
         }
         state.given_up = Some(reason.clone());
@@ -108,13 +136,23 @@ impl Flight {
         self.lock().given_up.clone()
     }
 
-    /// The handle is gone. What was kept is given back, by the thread that holds the interpreter.
-    pub(crate) fn abandon(&self) {
+    /// The handle is gone. What was kept is given back, by the thread that holds the interpreter: this one,
+    /// or if a device still uses it the notice thread, which can wait for that.
+    pub(crate) fn abandon(self: &Arc<Flight>) {
         let mut state = self.lock();
         state.abandoned = true;
-        let keep = if state.ended { state.keep.take() } else { None };
+        let keep = if state.is_free() { state.keep.take() } else { None };
+        let in_use = state.ended && state.keep.is_some();
         drop(state);
         drop(keep);
+        if in_use {
+            let _ = self.notices.send(Notice::Ended(self.clone()));
+        }
+    }
+
+    /// Nobody knows how long its memory is in use, so it is never given back.
+    pub(crate) fn keep_for_ever(&self) {
+        std::mem::forget(self.lock().keep.take());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -173,7 +211,7 @@ impl Notices {
     /// worker of this host may just be writing it.
     pub(crate) fn keep_for_ever(&self) {
         for flight in self.in_flight() {
-            std::mem::forget(flight.lock().keep.take());
+            flight.keep_for_ever();
         }
     }
 
@@ -197,13 +235,18 @@ impl Notices {
             let mut state = flight.lock();
             let listeners = std::mem::take(&mut state.listeners);
             let keep = if state.abandoned && state.ended { state.keep.take() } else { None };
+            let in_use = state.in_use.clone().filter(|_| keep.is_some());
             drop(state);
-            drop(keep);
             for listener in listeners {
                 if let Err(error) = listener.call0(py) {
                     error.write_unraisable(py, Some(listener.bind(py)));
                 }
             }
+            if let Some(event) = in_use {
+                // After a failure of the device, nothing of it is in use.
+                let _ = py.detach(|| event.wait());
+            }
+            drop(keep);
         }
     }
 }

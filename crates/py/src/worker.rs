@@ -1,35 +1,33 @@
 //! This process's part in the job, as Python holds it: join, post operations on memory that Python
-//! owns, leave. The addresses are Python's promise; everything else is checked here.
+//! owns, leave. The addresses are Python's promise; everything else is checked.
 
 use crate::{
     coordinator::{Coordinator, seconds_from},
     error::{self, PacelineError},
     handle::Handle,
-    notice::{Needed, Notices},
+    notice::Notices,
+    request::{Choices, Region, Request},
+    staging::{Device, Slot, Staging},
     trace::Recording,
 };
-use paceline_job::{Dtype, Rank, ReduceOp, View};
+use paceline_job::{Rank, View};
 use paceline_net::{
-    Coordinator as Hosted, JoinConfig, Operation, TraceConfig, Worker as Running, WorkerConfig,
-    join,
+    Coordinator as Hosted, JoinConfig, TraceConfig, Worker as Running, WorkerConfig, join,
 };
-use paceline_sync::collective::Collective;
 use pyo3::{prelude::*, types::PyDict};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// One process of the job.
 #[pyclass(frozen, module = "paceline._native")]
 pub(crate) struct Worker {
-    running: RwLock<Option<Running>>,
+    running: Slot,
+    staging: Staging,
     /// Where this worker hosts it: it outlives the worker for a moment, for the others.
     hosted: Mutex<Option<Hosted>>,
     rank: Rank,
     size: usize,
     notices: Notices,
 }
-
-/// A piece of memory as Python describes it: address and number of elements.
-type Region = (usize, u64);
 
 #[pymethods]
 impl Worker {
@@ -99,9 +97,11 @@ impl Worker {
 
     /// Put the order in which a step needs its tensors into the next view. Every worker does so between the
     /// same two operations, with the same names.
-    fn install_order(&self, names: Vec<String>) -> PyResult<()> {
+    fn install_order(&self, py: Python<'_>, names: Vec<String>) -> PyResult<()> {
+        // What was started before belongs to the view before, on every worker.
+        py.detach(|| self.staging.wait_until_posted());
         let running = self.read();
-        let running = running.as_ref().ok_or_else(closed)?;
+        let running = running.as_ref().ok_or_else(error::closed)?;
         let view = running.view().with_order(names);
         running.install(view).map_err(|error| PacelineError::new_err(error.to_string()))
     }
@@ -152,19 +152,13 @@ impl Worker {
         ranks: Option<Vec<u32>>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Handle> {
-        let dtype: Dtype = dtype.parse().map_err(PacelineError::new_err)?;
-        let reduce: ReduceOp = reduce.parse().map_err(PacelineError::new_err)?;
-        let collective =
-            collective(kind, counts, receives, root).map_err(PacelineError::new_err)?;
-        let group: Option<Arc<[Rank]>> = ranks.map(|ranks| ranks.into_iter().map(Rank).collect());
-        self.check(name, &collective, group.as_deref(), dtype, input, output)?;
-        let needed = match collective {
-            Collective::Recv { .. } => Needed::ByNobodyElse,
-            _ => Needed::ByOthers,
-        };
-        let flight = self.notices.flight(keep, needed);
-        let mut operation = Operation::new(name, collective).reduce(reduce).priority(priority);
-        operation.group = group;
+        let choices = Choices { receives, root, reduce, priority, ranks };
+        let me = (self.rank, self.size);
+        let request = Request::read(me, kind, name, dtype, counts, input, output, choices)
+            .map_err(PacelineError::new_err)?;
+        let flight = self.notices.flight(keep, request.needed());
+        let Request { operation, dtype, .. } = request;
+        let name = operation.name.clone();
         let running = py.detach(|| {
             let worker = self.read();
             let worker = worker.as_ref()?;
@@ -174,17 +168,71 @@ impl Worker {
             Some(unsafe { worker.start_untyped(operation, dtype, input, output) })
         });
         let Some(running) = running else {
-            flight.end(Ok(()));
-            return Err(closed());
+            flight.end();
+            return Err(error::closed());
         };
-        Ok(Handle::new(running, flight))
+        Ok(Handle::posted(name, running, flight))
+    }
+
+    /// As `post`, for memory of a CUDA device: `input` and `output` are there, and pass through
+    /// `host_input` and `host_output`, which are pinned. `streams` are handles of the device's: the
+    /// one that has computed the input, one to copy down on and one to copy up on; the first may be
+    /// the default one. The result is on the device as far as the last stream is concerned, and that
+    /// of which `Handle.precede` was called, when the operation ended. `keep` owns all four regions.
+    #[pyo3(signature = (
+        kind, name, dtype, counts, input, output, host_input, host_output, streams, *,
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn stage(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        name: &str,
+        dtype: &str,
+        counts: Vec<u64>,
+        input: Region,
+        output: Region,
+        host_input: Region,
+        host_output: Region,
+        streams: (usize, usize, usize),
+        receives: Option<Vec<u64>>,
+        root: u32,
+        reduce: &str,
+        priority: i64,
+        ranks: Option<Vec<u32>>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Handle> {
+        let choices = Choices { receives, root, reduce, priority, ranks };
+        let me = (self.rank, self.size);
+        let request =
+            Request::read(me, kind, name, dtype, counts, host_input, host_output, choices)
+                .and_then(|request| request.check_device(input, output).map(|()| request))
+                .map_err(PacelineError::new_err)?;
+        if !self.open() {
+            return Err(error::closed());
+        }
+        let flight = self.notices.flight(keep, request.needed());
+        let device = Device { input, output, streams };
+        // SAFETY: the caller gives addresses of memory that `keep` owns, of the lengths checked above, and
+        // streams of PyTorch's, which live as long as the process; `keep` lives until the flight ended and
+        // its event is past.
+        let staged = py.detach(|| unsafe { self.staging.start(&request, &device, &flight) });
+        match staged {
+            Ok(staged) => Ok(Handle::staged(request.operation.name, staged, flight)),
+            Err(problem) => {
+                flight.keep_for_ever();
+                flight.end();
+                Err(PacelineError::new_err(format!("`{name}`: {problem}")))
+            }
+        }
     }
 
     /// Write down what this worker does, into a file of `directory`, while the recording is switched on.
     fn trace(&self, directory: std::path::PathBuf) -> PyResult<Recording> {
         let config = TraceConfig::new(directory);
         let worker = self.read();
-        let recording = worker.as_ref().ok_or_else(closed)?.trace(&config);
+        let recording = worker.as_ref().ok_or_else(error::closed)?.trace(&config);
         Ok(Recording::new(recording.map_err(error::writing)?))
     }
 
@@ -207,6 +255,7 @@ impl Worker {
                  leaving or destroying the process group",
             );
             drop(running);
+            self.staging.close();
             self.notices.keep_for_ever();
             let hosted = self.hosted.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(coordinator) = hosted {
@@ -234,10 +283,13 @@ impl Worker {
             Running::start(joined, WorkerConfig::default()).map(|running| (running, hosted))
         });
         let (running, hosted) = running.map_err(error::joining)?;
+        let (rank, size) = (running.rank(), running.size());
+        let running: Slot = Arc::new(RwLock::new(Some(running)));
         Ok(Worker {
-            rank: running.rank(),
-            size: running.size(),
-            running: RwLock::new(Some(running)),
+            rank,
+            size,
+            staging: Staging::new(running.clone()),
+            running,
             hosted: Mutex::new(hosted),
             notices: Notices::new(),
         })
@@ -248,83 +300,6 @@ impl Worker {
     }
 
     fn view(&self) -> PyResult<Arc<View>> {
-        self.read().as_ref().map(Running::view).ok_or_else(closed)
+        self.read().as_ref().map(Running::view).ok_or_else(error::closed)
     }
-
-    /// The lengths must fit what the collective reads and writes, or the engine would leave them.
-    fn check(
-        &self,
-        name: &str,
-        collective: &Collective,
-        group: Option<&[Rank]>,
-        dtype: Dtype,
-        input: Region,
-        output: Region,
-    ) -> PyResult<()> {
-        let members = group.map_or(self.size, <[Rank]>::len) as u32;
-        let wrong = |problem: String| PacelineError::new_err(format!("`{name}`: {problem}"));
-        let me = match group {
-            None => Some(self.rank.0),
-            Some(ranks) => ranks.iter().position(|rank| *rank == self.rank).map(|at| at as u32),
-        };
-        let me = me.ok_or_else(|| wrong("this worker is not in the operation's group".into()))?;
-        collective.validate_for(me, members).map_err(wrong)?;
-        let (wanted_in, wanted_out) = (collective.input_len(me), collective.output_len(me));
-        if input.1 < wanted_in || output.1 < wanted_out {
-            return Err(wrong(format!(
-                "the {collective} reads {wanted_in} and writes {wanted_out} elements; it was given \
-                 {} and {}",
-                input.1, output.1
-            )));
-        }
-        for (what, (address, elements)) in [("input", input), ("output", output)] {
-            if elements > 0 && (address == 0 || !address.is_multiple_of(dtype.size())) {
-                return Err(wrong(format!("the {what} is not aligned memory of {dtype}")));
-            }
-        }
-        let (first, second) = (bytes_of(input, dtype), bytes_of(output, dtype));
-        let same = input.0 == output.0 && collective.in_place_allowed();
-        if !same && first.start < second.end && second.start < first.end {
-            return Err(wrong("input and output overlap; give one of them its own memory".into()));
-        }
-        Ok(())
-    }
-}
-
-fn bytes_of((address, elements): Region, dtype: Dtype) -> std::ops::Range<u128> {
-    let start = address as u128;
-    start..start + u128::from(elements) * dtype.size() as u128
-}
-
-fn closed() -> PyErr {
-    PacelineError::new_err("this worker has left the job; join again first")
-}
-
-fn collective(
-    kind: &str,
-    counts: Vec<u64>,
-    receives: Option<Vec<u64>>,
-    root: u32,
-) -> Result<Collective, String> {
-    let one = || match counts.as_slice() {
-        [len] => Ok(*len),
-        other => Err(format!("{kind} takes one count, not {}", other.len())),
-    };
-    Ok(match kind {
-        "all_reduce" => Collective::AllReduce { len: one()? },
-        "broadcast" => Collective::Broadcast { root, len: one()? },
-        "reduce" => Collective::Reduce { root, len: one()? },
-        "send" => Collective::Send { to: root, len: one()? },
-        "recv" => Collective::Recv { from: root, len: one()? },
-        "reduce_scatter" => Collective::ReduceScatter { counts: counts.into() },
-        "all_gather" => Collective::AllGather { counts: counts.into() },
-        "gather" => Collective::Gather { root, counts: counts.into() },
-        "scatter" => Collective::Scatter { root, counts: counts.into() },
-        "all_to_all" => {
-            let receives = receives.ok_or("all_to_all needs `receives`")?;
-            Collective::AllToAll { sends: counts.into(), receives: receives.into() }
-        }
-        "barrier" => Collective::Barrier,
-        other => return Err(format!("unknown collective `{other}`")),
-    })
 }

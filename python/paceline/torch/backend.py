@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 
 from paceline import world
-from paceline._native import PacelineError, Worker
+from paceline._native import Handle, PacelineError, Worker
 from paceline.torch import arguments, profiling, rendezvous, sparse, staging, tensors, versions
 from paceline.torch.blocks import BlockCollectives
 from paceline.torch.matching import Matching
 from paceline.torch.point_to_point import PointToPoint
 from paceline.torch.profiling import Recording
-from paceline.torch.work import InFlight, Work
+from paceline.torch.work import Work
 
 #: Works that are kept for C++: so many of each group, of so many bytes at most.
 RECENT = 256
@@ -183,7 +183,7 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         return self._work(started, batch, "reduce", opts, copies, device, timeout)
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
-        token = torch.zeros(1, dtype=torch.uint8)
+        token = torch.zeros(1, dtype=torch.uint8, device="cpu")
         started = self._start("barrier", "u8", [], token, token, reduce="max")
         return self._work(started, [], "barrier", opts, [], token.device, timeout)
 
@@ -214,21 +214,18 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         send: torch.Tensor | None,
         receive: torch.Tensor | None,
         **rest: Any,
-    ) -> list[InFlight]:
-        """Post one collective of flat tensors. CUDA tensors are staged."""
+    ) -> list[Handle]:
+        """Start one collective of flat tensors."""
         if self._membership is None:
             raise PacelineError(f"{kind}: this process group was destroyed")
         if not self._checked:
             self._check_alone()
-        memory = send if send is not None else receive
-        if memory is not None and memory.is_cuda:
-            return staging.start(self._matching, self._ranks, kind, dtype, counts, send, receive, rest)
         name = self._matching.next()
-        return [staging.post(self._worker, self._ranks, name, kind, dtype, counts, send, receive, rest)]
+        return [staging.start(self._worker, self._ranks, name, kind, dtype, counts, send, receive, rest)]
 
     def _work(
         self,
-        started: list[InFlight],
+        started: list[Handle],
         result: Any,
         name: str,
         opts: Any,

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from paceline._native import PacelineError
+from paceline._native import Handle, PacelineError
 from paceline.torch import arguments, tensors
-from paceline.torch.work import InFlight, Work
+from paceline.torch.work import Work
 
 
 class BlockCollectives:
@@ -24,7 +24,7 @@ class BlockCollectives:
     _rank: int
     _size: int
     #: Posts one collective of flat tensors.
-    _start: Callable[..., list[InFlight]]
+    _start: Callable[..., list[Handle]]
     #: What PyTorch holds of collectives that were started.
     _work: Callable[..., Work]
 

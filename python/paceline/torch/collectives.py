@@ -90,7 +90,7 @@ def start_all_to_all(tensor: torch.Tensor, splits: list[int], name: str | None =
         raise PacelineError(
             f"all_to_all: splits {splits} do not fit a tensor of shape {list(tensor.shape)} and {size} workers"
         )
-    everybody = all_gather(torch.tensor(splits)).view(size, size)
+    everybody = all_gather(torch.tensor(splits, device="cpu")).view(size, size)
     receives = everybody[:, world.rank()].tolist()
     flat, dtype = tensors.to_move(tensor)
     width = flat.numel() // tensor.shape[0] if tensor.shape[0] else _elements_of_a_row(tensor)
@@ -145,7 +145,7 @@ def all_gather(tensor: torch.Tensor, *, name: str | None = None) -> torch.Tensor
 
 def barrier() -> None:
     """Nobody leaves before everybody has come."""
-    token = torch.zeros(1, dtype=torch.uint8)
+    token = torch.zeros(1, dtype=torch.uint8, device="cpu")
     _post("barrier", None, "u8", [], token, token, {"reduce": "max"}).wait()
 
 
@@ -186,7 +186,8 @@ def _post(
 
 
 def _one_from_each(number: int) -> list[int]:
-    send, gathered = torch.tensor([number]), torch.empty(world.size(), dtype=torch.int64)
+    send = torch.tensor([number], device="cpu")
+    gathered = torch.empty(world.size(), dtype=torch.int64, device="cpu")
     _post("all_gather", None, "i64", [1] * world.size(), send, gathered, {}).wait()
     return gathered.tolist()
 

@@ -12,16 +12,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline._native import PacelineError, Worker
+from paceline._native import Handle, PacelineError, Worker
 from paceline.torch import horovod, staging, tensors
-from paceline.torch.work import InFlight, Work
 
 
 class Gradient:
     """One parameter's gradient on its way."""
 
     __slots__ = (
-        "parameter", "name", "place", "passes", "used", "arrives", "arrived", "tensor", "version", "host",
+        "parameter", "name", "place", "passes", "used", "arrives", "ended", "arrived", "tensor", "version", "host",
     )  # fmt: skip
 
     def __init__(self, parameter: nn.Parameter, name: str, place: int) -> None:
@@ -33,7 +32,9 @@ class Gradient:
         #: Whether a backward pass made a gradient since the last step, posted or not.
         self.used = False
         #: The operation in flight.
-        self.arrives: InFlight | Work | None = None
+        self.arrives: Handle | None = None
+        #: The one that ended last, until its memory is surely no longer being copied: then letting go is free.
+        self.ended: Handle | None = None
         #: Whether the average is there, and not used yet.
         self.arrived = False
         self.tensor: torch.Tensor | None = None
@@ -56,20 +57,11 @@ class Gradient:
         self.tensor, self.version = gradient, gradient._version
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
         rest = {"reduce": "average", "priority": priority}
-        if flat.is_cuda:
-            names = _Pieces(worker, self.name)
-            if self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype):
-                self.host = staging.pinned(flat)
-            counts = [flat.numel()]
-            pieces = staging.start(names, None, "all_reduce", dtype, counts, flat, flat, rest, self.host)
-            # Each piece is copied back in a write of its own.
-            self.version += len(pieces)
-            stream = staging.return_stream(flat.device)
-            self.arrives = Work(pieces, [gradient], self.name, None, stream=stream)
-        else:
-            self.arrives = staging.post(
-                worker, None, self.name, "all_reduce", dtype, [flat.numel()], flat, flat, rest
-            )
+        if flat.is_cuda and (self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype)):
+            self.host = staging.pinned(flat)
+        self.arrives = staging.start(
+            worker, None, self.name, "all_reduce", dtype, [flat.numel()], flat, flat, rest, self.host
+        )
 
     @property
     def posted(self) -> bool:
@@ -78,10 +70,7 @@ class Gradient:
 
     def is_done(self) -> bool:
         """Whether there is nothing to wait for."""
-        arrives = self.arrives
-        if arrives is None:
-            return True
-        return arrives.is_completed() if isinstance(arrives, Work) else arrives.done()
+        return self.arrives is None or self.arrives.done()
 
     def finish(self) -> None:
         """Wait for the average, if it is in flight, and see that nobody wrote meanwhile."""
@@ -90,6 +79,8 @@ class Gradient:
             return
         arrives.wait()
         assert self.tensor is not None
+        staging.follow(arrives, self.tensor.device)
+        self.ended = arrives
         if self.tensor._version != self.version:
             raise PacelineError(
                 f"the gradient of `{self.name}` was written while it was in flight; call synchronize() before "
@@ -99,21 +90,7 @@ class Gradient:
 
     def reset(self) -> None:
         self.used = self.arrived = False
-        self.tensor = None
-
-
-class _Pieces:
-    """Names for the pieces of one gradient."""
-
-    def __init__(self, worker: Any, name: str) -> None:
-        self.worker = worker
-        self._name = name
-        self._piece = 0
-
-    def next(self) -> str:
-        """The name of the next piece."""
-        self._piece += 1
-        return f"{self._name}/{self._piece}"
+        self.tensor = self.ended = None
 
 
 class Step:
@@ -179,7 +156,7 @@ class Order:
         last = len(self._seen)
         places = [self._seen.get(gradient.place, last) for gradient in gradients]
         if worker.size > 1:
-            places = horovod.broadcast_(torch.tensor(places), name="order of parameters").tolist()
+            places = horovod.broadcast_(torch.tensor(places, device="cpu"), name="order of parameters").tolist()
         in_order = sorted(range(len(gradients)), key=places.__getitem__)
         worker.install_order([gradients[index].name for index in in_order])
         needed = {name: place for place, name in enumerate(worker.order)}

@@ -17,7 +17,6 @@ class Matching:
     others, so that different ones meet too, and the engine can say how they differ."""
 
     def __init__(self, membership: Membership, group: str) -> None:
-        self.worker = membership.worker
         # A group that is made again under its old name does not meet what was left of the old one.
         generation = membership.generation(group)
         again = "" if generation == 1 else f" ({generation})"

@@ -18,10 +18,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline import world
-from paceline._native import PacelineError
+from paceline._native import Handle, PacelineError
 from paceline.torch import hooks, horovod, staging
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
-from paceline.torch.work import InFlight
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
 _REFUSED = ("LBFGS",)
@@ -65,7 +64,7 @@ class DistributedOptimizer(Optimizer):
         self._pending: Step | None = None
         self._order = Order()
         self._step_of_one = _unwrapped_step(optimizer)
-        self._use: InFlight | None = None
+        self._use: Handle | None = None
         self._said: set[str] = set()
         self._gradients = {
             parameter: Gradient(parameter, name, place)
@@ -288,7 +287,7 @@ class DistributedOptimizer(Optimizer):
             return any(used)
         if self._use is not None:
             self._use.wait()
-        anywhere = torch.tensor(used, dtype=torch.uint8)
+        anywhere = torch.tensor(used, dtype=torch.uint8, device="cpu")
         # Ahead of everything else, since some worker may wait for it.
         rest = {"reduce": "max", "priority": -1}
         self._use = staging.post(

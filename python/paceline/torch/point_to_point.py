@@ -61,13 +61,13 @@ class PointToPoint:
 
     def monitored_barrier(self, seconds: float, wait_all_ranks: bool) -> None:
         """Rank 0 hears from everybody, and then lets everybody go."""
-        group, token = self._group, torch.zeros(1, dtype=torch.uint8)
+        group, token = self._group, torch.zeros(1, dtype=torch.uint8, device="cpu")
         tag = -2 - self._barriers % 1024
         self._barriers += 1
         deadline = time.monotonic() + seconds
         if group.rank() != 0:
             self._post("send", 0, tag, token, "u8").wait(seconds)
-            answer = torch.zeros(1, dtype=torch.uint8)
+            answer = torch.zeros(1, dtype=torch.uint8, device="cpu")
             if not self._post("recv", 0, tag, answer, "u8").wait(max(deadline - time.monotonic(), 0.0)):
                 raise PacelineError(
                     f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors while "

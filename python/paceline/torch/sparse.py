@@ -27,10 +27,10 @@ def all_reduce(group: ProcessGroup, tensor: torch.Tensor, op: Any, opts: Any) ->
         )
     ours = tensor.detach().coalesce()
     shape = [ours.sparse_dim(), *ours.shape]
-    shapes = _gather(group, torch.tensor(shape), [len(shape)] * group.size())
+    shapes = _gather(group, torch.tensor(shape, device="cpu"), [len(shape)] * group.size())
     if any(other.tolist() != shape for other in shapes):
         raise PacelineError(f"all_reduce: the ranks' sparse tensors have different shapes: {shapes}")
-    counts = [int(count) for count in _gather(group, torch.tensor([ours._nnz()]), [1] * group.size())]
+    counts = [int(count) for count in _gather(group, torch.tensor([ours._nnz()], device="cpu"), [1] * group.size())]
     dimensions = ours.sparse_dim()
     width = ours.values()[:1].numel() if ours._nnz() else ours.values().new_empty((1, *ours.values().shape[1:])).numel()
     indices = _gather(group, ours.indices(), [dimensions * count for count in counts])

@@ -58,9 +58,9 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> A
     {'epoch': 3}
     """
     data = _pickled(obj if world.rank() == root_rank else None)
-    length = broadcast_(torch.tensor([data.numel()]), root_rank)
+    length = broadcast_(torch.tensor([data.numel()], device="cpu"), root_rank)
     if world.rank() != root_rank:
-        data = torch.empty(int(length), dtype=torch.uint8)
+        data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     return pickle.loads(broadcast_(data, root_rank, name=name).numpy().tobytes())
 
 
@@ -72,7 +72,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     ['ours']
     """
     data = _pickled(obj)
-    lengths = all_gather(torch.tensor([data.numel()])).tolist()
+    lengths = all_gather(torch.tensor([data.numel()], device="cpu")).tolist()
     parts = all_gather(data, name=name).split(lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in parts]
 
@@ -80,7 +80,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def same_everywhere(ours: Any, root_rank: int) -> None:
     """Refuse lists that differ, on every worker, before anything is overwritten."""
     theirs = broadcast_object(ours, root_rank)
-    agree = all_reduce_(torch.tensor([theirs == ours], dtype=torch.uint8), dist.ReduceOp.MIN)
+    agree = all_reduce_(torch.tensor([theirs == ours], dtype=torch.uint8, device="cpu"), dist.ReduceOp.MIN)
     if agree.item():
         return
     if theirs == ours:
@@ -113,7 +113,7 @@ def _without_tensors(state: Any) -> Any:
 def _with_tensors(state: Any, ours: Any, root_rank: int) -> Any:
     """Fill the holes in the order they stand in, which is the same on all workers."""
     if isinstance(state, _Hole):
-        tensor = torch.empty(state.shape, dtype=state.dtype) if ours is None else ours.detach().cpu()
+        tensor = torch.empty(state.shape, dtype=state.dtype, device="cpu") if ours is None else ours.detach().cpu()
         return broadcast_(tensor, root_rank)
     if isinstance(state, dict):
         return {

@@ -10,22 +10,13 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from paceline._native import Handle, StalledError
 from paceline.torch.profiling import Recording
-
-
-class InFlight(Protocol):
-    """An operation of the engine's, or a staged one made of several."""
-
-    def done(self) -> bool: ...
-    def exception(self) -> BaseException | None: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def when_done(self, listener: Callable[[], Any]) -> None: ...
 
 
 class Work(dist.Work):
@@ -37,7 +28,7 @@ class Work(dist.Work):
 
     def __init__(
         self,
-        operations: Sequence[InFlight],
+        operations: Sequence[Handle],
         result: Any,
         name: str,
         timeout: float | None,
@@ -96,9 +87,7 @@ class Work(dist.Work):
     def give_up(self, reason: str) -> None:
         """Let it fail for this reason, unless it has ended. Whoever waits hears it."""
         for operation in self._operations:
-            # A piece that is on its way between devices ends by itself soon.
-            if isinstance(operation, Handle):
-                operation.give_up(f"`{self._name}`: {reason}")
+            operation.give_up(f"`{self._name}`: {reason}")
 
     def is_completed(self) -> bool:
         """Whether it ended, well or not."""
