@@ -37,6 +37,10 @@ pub struct ConditionArgs {
 
 /// A job, and what its trace says about it.
 pub struct Loaded {
+    /// As it was recorded, its problems apart.
+    pub trace: Trace,
+    /// What makes one time of the workers' clocks.
+    pub clocks: Clocks,
     /// Steps, measured times, layers.
     pub job: Job,
     /// The job under the trace's conditions.
@@ -49,7 +53,7 @@ pub struct Loaded {
 
 /// Read a trace and make of it what can be played.
 pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
-    let trace = Trace::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut trace = Trace::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
     let mut job = Job::from_trace(&trace, &clocks)
         .with_context(|| format!("no step can be made of {}", path.display()))?;
@@ -81,10 +85,10 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
         memory: met.memory.unwrap_or_else(usual_memory),
         config: ClusterConfig::default(),
     };
-    let mut problems = trace.problems;
+    let mut problems = std::mem::take(&mut trace.problems);
     problems.extend(of_clocks);
     problems.extend(job.problems.iter().cloned());
-    Ok(Loaded { job, scenario, wire: source, problems })
+    Ok(Loaded { trace, clocks, job, scenario, wire: source, problems })
 }
 
 /// Send together what a plan says, and follow its settings.

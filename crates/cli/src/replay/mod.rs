@@ -1,8 +1,12 @@
 //! `paceline replay`: a recorded job played in virtual time, where its time goes, and what it would take under other
 //! conditions. It predicts; nothing runs.
 
+mod bars;
+mod page;
+mod plot;
 mod questions;
 mod report;
+mod written;
 
 use crate::{
     exit::UsageError,
@@ -10,10 +14,13 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_replay::graph::{Analysis, Network, play};
+use paceline_replay::graph::{Analysis, Network, Played, play};
 use questions::Question;
 use report::Report;
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Play a recorded job in virtual time: where its time goes, and what if.
 ///
@@ -26,6 +33,7 @@ Examples:
   paceline replay trace/
   paceline replay trace/ --what-if bandwidth=25gbit
   paceline replay trace/ --what-if partition=256KiB,1MiB,4MiB --what-if workers=8+bandwidth=10gbit
+  paceline replay trace/ --what-if workers=4,8,16,32 --plot workers.svg --html replay.html
   paceline replay trace/ --json
   paceline replay layers.csv --bandwidth 10gbit --what-if workers=4,8,16
 
@@ -53,6 +61,18 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub skip: Option<usize>,
 
+    /// Write a page with the last step as it was measured and as it is predicted, worker by worker.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write the predicted run as a trace that Perfetto opens (Chrome JSON, compressed).
+    #[arg(long, value_name = "FILE")]
+    pub trace_out: Option<PathBuf>,
+
+    /// Draw the answers to --what-if (SVG).
+    #[arg(long, value_name = "FILE", requires = "what_if")]
+    pub plot: Option<PathBuf>,
+
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -61,7 +81,17 @@ pub struct ReplayArgs {
 /// Run the command.
 pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
     let loaded = scenario::load(&arguments.trace, &arguments.conditions)?;
-    let report = predict(&loaded, &arguments)?;
+    let (report, played) = predict(&loaded, &arguments)?;
+    if let Some(path) = &arguments.html {
+        write(path, page::draw(&loaded, &played, &report.text(&loaded)).as_bytes())?;
+    }
+    if let Some(path) = &arguments.trace_out {
+        let written = written::trace(&loaded.job.graph, &played);
+        write(path, &written.with_context(|| format!("cannot write {}", path.display()))?)?;
+    }
+    if let Some(path) = &arguments.plot {
+        write(path, plot::draw(report.step_ms(), report.answers()).as_bytes())?;
+    }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -70,7 +100,11 @@ pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<Report> {
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> {
     let steps = loaded.job.graph.steps as usize;
     let skip = arguments.skip.unwrap_or(usize::from(steps > 2));
     if skip >= steps {
@@ -100,5 +134,6 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<Report> {
         .flat_map(|question| &question.cases)
         .map(|case| case.ask(scenario, skip))
         .collect::<Result<Vec<_>>>()?;
-    Ok(Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers))
+    let played = play(&scenario.graph, &network).with_context(context)?;
+    Ok((Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers), played))
 }

@@ -91,6 +91,16 @@ impl Report {
         }
     }
 
+    /// A step as it is predicted.
+    pub fn step_ms(&self) -> f64 {
+        self.analysis.step_ms
+    }
+
+    /// To what-if questions.
+    pub fn answers(&self) -> &[Answer] {
+        &self.what_if
+    }
+
     /// For people.
     pub fn text(&self, loaded: &Loaded) -> String {
         let mut text = String::new();

@@ -21,6 +21,8 @@ pub struct Played {
     pub last_posts: Vec<Option<NodeId>>,
     /// When each operation was over on the last worker that it was over on; zero if nobody waited that long.
     pub over: Vec<Time>,
+    /// When operations were over, worker by worker, in the order in which that became known.
+    pub arrivals: Vec<(OperationId, Rank, Time)>,
     /// For each step, when it ended on each worker.
     pub steps: Vec<Vec<Time>>,
     /// Engine events, where engines ran.
@@ -147,6 +149,7 @@ impl<'g> Lanes<'g> {
                 ends: vec![Time::ZERO; count],
                 causes: vec![Cause::Start; count],
                 last_posts: vec![None; graph.operations.len()],
+                arrivals: Vec::new(),
                 over: vec![Time::ZERO; graph.operations.len()],
                 steps: vec![vec![Time::ZERO; workers]; graph.steps as usize],
                 events: 0,
@@ -163,6 +166,7 @@ impl<'g> Lanes<'g> {
     pub fn arrived(&mut self, operation: OperationId, rank: Rank, at: Time) {
         let over = &mut self.played.over[operation.index()];
         *over = at.max(*over);
+        self.played.arrivals.push((operation, rank, at));
         let rank_of = |node: &NodeId| self.graph.nodes[node.index()].rank;
         let nodes = &self.awaiting[operation.index()];
         let from = nodes.partition_point(|node| rank_of(node) < rank);

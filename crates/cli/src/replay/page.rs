@@ -1,0 +1,128 @@
+//! A page that needs nothing but itself: the report, and the last step as it was measured and as it is predicted.
+
+use super::bars::{self, Look, Row};
+use crate::scenario::Loaded;
+use paceline_replay::graph::Played;
+use std::fmt::Write;
+
+/// Workers that are drawn; the report speaks of all.
+const MOST_WORKERS: usize = 16;
+
+/// Pixels.
+const LABEL: f64 = 190.0;
+const WIDTH: f64 = 1200.0;
+const ROW: f64 = 18.0;
+
+/// Bars narrower than this are left out, thousands of kernels apart from each other would not be seen.
+const NARROWEST: f64 = 0.05;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--faint:#8886;--forward:#3b82c4;--backward:#7a5cc4;\
+--update:#2f9e6e;--other:#999;--wait:#d9a400;--communication:#d2603a}\
+@media(prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c}}\
+body{font:14px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:2em;max-width:1440px}\
+pre{overflow-x:auto;font:13px/1.4 ui-monospace,monospace}\
+svg{width:100%;height:auto;font:11px system-ui,sans-serif}text{fill:var(--ink)}\
+.grid{stroke:var(--faint)}.legend span{display:inline-block;margin-right:1.2em}\
+.legend i{display:inline-block;width:.9em;height:.9em;margin-right:.4em;vertical-align:-.1em}";
+
+const LOOKS: [Look; 6] =
+    [Look::Forward, Look::Backward, Look::Update, Look::Other, Look::Wait, Look::Network];
+
+/// The page.
+pub fn draw(loaded: &Loaded, played: &Played, report: &str) -> String {
+    let measured = bars::measured(loaded, MOST_WORKERS);
+    let predicted = bars::predicted(&loaded.job.graph, played, MOST_WORKERS);
+    let ends = measured.iter().chain(&predicted).flat_map(|row| &row.bars).map(|bar| bar.to);
+    let longest = ends.max().unwrap_or(1).max(1);
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Replay</title><meta name=\"viewport\" \
+         content=\"width=device-width\"><style>{STYLE}{}</style>\n<h1>Replay</h1>\n<p class=\"legend\">{}</p>\n",
+        LOOKS
+            .map(|look| format!(".{0}{{fill:var(--{0});background:var(--{0})}}", look.name()))
+            .concat(),
+        LOOKS.map(|look| format!("<span><i class=\"{0}\"></i>{0}</span>", look.name())).concat(),
+    );
+    for (title, rows) in [("The last step, as measured", measured), ("As predicted", predicted)] {
+        let _ = write!(page, "<h2>{title}</h2>\n{}\n", timeline(&rows, longest, title));
+    }
+    let workers = loaded.job.graph.workers.len();
+    if workers > MOST_WORKERS {
+        let _ = writeln!(page, "<p>The first {MOST_WORKERS} of {workers} workers are drawn.</p>");
+    }
+    let _ = write!(page, "<h2>Report</h2>\n<pre>{}</pre>\n</html>\n", escaped(report));
+    page
+}
+
+fn timeline(rows: &[Row], longest: u64, title: &str) -> String {
+    if rows.is_empty() {
+        return "<p>Nothing was recorded.</p>".to_string();
+    }
+    let height = ROW * (rows.len() + 1) as f64 + 6.0;
+    let scale = (WIDTH - LABEL) / longest as f64;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">",
+        escaped(title)
+    );
+    for (place, row) in rows.iter().enumerate() {
+        let top = ROW * place as f64;
+        let label = escaped(&format!("{}: {}", row.rank, row.name));
+        let _ = write!(svg, "<text x=\"0\" y=\"{:.0}\">{label}</text>", top + 13.0);
+        for bar in &row.bars {
+            let width = (bar.to - bar.from) as f64 * scale;
+            if width < NARROWEST {
+                continue;
+            }
+            let milliseconds = (bar.to - bar.from) as f64 / 1e6;
+            let _ = write!(
+                svg,
+                "<rect class=\"{}\" x=\"{:.2}\" y=\"{:.0}\" width=\"{:.2}\" height=\"{:.0}\"{}><title>{} {milliseconds:.3} \
+                 ms</title></rect>",
+                bar.look.name(),
+                LABEL + bar.from as f64 * scale,
+                top + 2.0,
+                width.max(0.3),
+                ROW - 4.0,
+                if bar.look == Look::Network { " opacity=\".5\"" } else { "" },
+                escaped(&bar.name),
+            );
+        }
+    }
+    let foot = ROW * rows.len() as f64;
+    for tenth in 0..=10 {
+        let x = LABEL + (WIDTH - LABEL - 50.0) * f64::from(tenth) / 10.0;
+        let milliseconds = (x - LABEL) / scale / 1e6;
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{foot:.0}\"/><text x=\"{x:.1}\" \
+             y=\"{:.0}\">{milliseconds:.1} ms</text>",
+            foot + 14.0
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// Names come from files: nothing in them is markup.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bars::Bar;
+    use paceline_job::Rank;
+
+    #[test]
+    fn names_from_a_trace_cannot_become_markup() {
+        let bar = Bar { from: 0, to: 10, look: Look::Forward, name: "<script>\"&".to_string() };
+        let row = Row { rank: Rank(0), name: "a<b".to_string(), bars: vec![bar] };
+        let svg = timeline(&[row], 10, "t");
+        assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;&quot;&amp;"), "{svg}");
+        assert!(svg.contains("0: a&lt;b"));
+    }
+}
