@@ -8,6 +8,7 @@ use crate::{
 };
 use anyhow::Result;
 use clap::Args;
+use paceline_job::Plan;
 use paceline_net::{Coordinator, CoordinatorConfig, NetError, Secret, coordinator::Progress};
 use std::{
     fmt,
@@ -63,8 +64,10 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
         given => (given.map_err(|error| UsageError::new(error.to_string()))?, false),
     };
     let size = arguments.size;
+    let Plan { settings, fusion } = arguments.settings.plan()?;
     let coordinator = Coordinator::start(CoordinatorConfig {
-        settings: arguments.settings.settings()?,
+        settings,
+        fusion,
         join_timeout: Duration::from_secs(arguments.join_timeout),
         ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
     })

@@ -33,8 +33,13 @@ pub struct SettingsArgs {
 impl SettingsArgs {
     /// The settings, refused if they cannot work.
     pub fn settings(&self) -> Result<Settings> {
-        let mut settings = match &self.plan {
-            None => Settings::default(),
+        Ok(self.plan()?.settings)
+    }
+
+    /// The settings and whatever else a plan holds, refused if they cannot work.
+    pub fn plan(&self) -> Result<Plan> {
+        let mut plan = match &self.plan {
+            None => Plan::default(),
             Some(path) => {
                 let refuse = |error: &dyn std::fmt::Display| {
                     let error = error.to_string();
@@ -43,16 +48,17 @@ impl SettingsArgs {
                 let text = std::fs::read_to_string(path).map_err(|error| refuse(&error))?;
                 let plan = Plan::parse(&text).map_err(|error| refuse(&error))?;
                 parse_strategy(&plan.settings.strategy.0).map_err(|error| refuse(&error))?;
-                plan.settings
+                plan
             }
         };
+        let settings = &mut plan.settings;
         if let Some(strategy) = &self.strategy {
             settings.strategy = strategy.clone();
         }
         settings.partition = self.partition.unwrap_or(settings.partition);
         settings.credit = self.credit.unwrap_or(settings.credit);
         settings.validate().map_err(|error| UsageError::new(error.to_string()))?;
-        Ok(settings)
+        Ok(plan)
     }
 }
 

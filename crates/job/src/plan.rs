@@ -15,6 +15,9 @@ pub struct Plan {
     pub fusion: Fusion,
 }
 
+/// Bytes of all names of a plan, four for each besides its own. Plans travel in views, whose messages are bounded.
+const MOST_NAME_BYTES: usize = 512 << 10;
+
 /// Tensors that are sent together. The others are sent one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -32,6 +35,13 @@ impl Fusion {
     /// Refuse what cannot be sent together.
     pub fn validate(&self) -> Result<(), PlanError> {
         let mut seen = HashSet::new();
+        let names = self.groups.iter().flatten();
+        if names.clone().map(|name| name.len() + 4).sum::<usize>() > MOST_NAME_BYTES {
+            return Err(PlanError::TooManyNames);
+        }
+        if let Some(name) = names.clone().find(|name| name.chars().any(char::is_control)) {
+            return Err(PlanError::StrangeName(name.clone()));
+        }
         for group in &self.groups {
             if group.is_empty() {
                 return Err(PlanError::EmptyGroup);
@@ -59,6 +69,14 @@ pub enum PlanError {
     /// Leave the tensor in one of its groups.
     #[error("[fusion] has tensor `{0}` twice; a tensor is sent once")]
     RepeatedTensor(String),
+    /// Leave tensors out of `groups`: they are sent by themselves then.
+    #[error(
+        "[fusion] names more tensors than 512KiB hold; leave out the largest, which gain least"
+    )]
+    TooManyNames,
+    /// Tensors are named as the model names its parameters.
+    #[error("[fusion] has a tensor named {0:?}, with a control character in it")]
+    StrangeName(String),
 }
 
 impl Plan {
@@ -101,7 +119,11 @@ mod tests {
         assert_eq!(plan.fusion.groups[0], ["b.weight", "b.bias"]);
         assert_eq!(Plan::parse(&plan.to_toml()).unwrap(), plan);
         assert!(!Plan::default().to_toml().contains("fusion"));
-        for (groups, part) in [("[[]]", "no tensor"), ("[[\"a\"], [\"a\"]]", "`a` twice")] {
+        for (groups, part) in [
+            ("[[]]", "no tensor"),
+            ("[[\"a\"], [\"a\"]]", "`a` twice"),
+            ("[[\"a\\n\"]]", "control"),
+        ] {
             let error = Plan::parse(&format!("[fusion]\ngroups = {groups}\n")).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }

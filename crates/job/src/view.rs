@@ -1,6 +1,6 @@
 //! Who takes part, and what is in force: an immutable, versioned [`View`].
 
-use crate::{ByteSize, Link};
+use crate::{ByteSize, Fusion, Link};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -62,6 +62,9 @@ pub struct View {
     /// its priority.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub order: Vec<String>,
+    /// Tensors that are sent together.
+    #[serde(default, skip_serializing_if = "Fusion::is_empty")]
+    pub fusion: Fusion,
 }
 
 /// Latency and rate of a message between two workers. Part of the view, so that all ranks decide by
@@ -90,6 +93,7 @@ impl View {
             settings,
             measured: Measured::default(),
             order: Vec::new(),
+            fusion: Fusion::default(),
         }
     }
 

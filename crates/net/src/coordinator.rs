@@ -24,7 +24,7 @@ use crate::{
     secret::Secret,
 };
 use door::{Arrival, Doorman};
-use paceline_job::{Rank, Settings, View};
+use paceline_job::{Fusion, Rank, Settings, View};
 use roster::{Roster, Ticket};
 use std::{
     net::{Shutdown, SocketAddr},
@@ -60,6 +60,8 @@ pub struct CoordinatorConfig {
     pub secret: Secret,
     /// In force in the first view.
     pub settings: Settings,
+    /// Sent together in the first view.
+    pub fusion: Fusion,
     /// How long to wait for all of them, from the start of the coordinator.
     pub join_timeout: Duration,
     /// How long one connection may take to prove itself and to ask to take part.
@@ -78,6 +80,7 @@ impl CoordinatorConfig {
             size,
             secret,
             settings: Settings::default(),
+            fusion: Fusion::default(),
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
@@ -123,6 +126,7 @@ impl Coordinator {
             return Err(NetError::TooManyWorkers { size: config.size, limit: MAXIMUM_WORKERS });
         }
         config.settings.validate()?;
+        config.fusion.validate()?;
         let listener = handshake::listen(config.listen)?;
         let address = listener.local_addr()?;
 
@@ -314,7 +318,7 @@ impl Service {
     }
 
     fn give_view(&mut self) {
-        let (view, order) = self.roster.first_view(self.config.settings.clone());
+        let (view, order) = self.roster.first_view(self.config.settings.clone(), self.config.fusion.clone());
         for member in &mut self.members {
             // Members and seats come and go together.
             let position = order.iter().position(|ticket| *ticket == member.ticket);

@@ -1,7 +1,7 @@
 //! Everything that can go wrong between processes, named. Each variant's line says what the user can
 //! do about it. The errors know addresses and ranks; they do not know how anything is sent.
 
-use paceline_job::{Rank, SettingsError, ViewVersion};
+use paceline_job::{PlanError, Rank, SettingsError, ViewVersion};
 use paceline_sync::{event::OpError, strategy::UnknownStrategy};
 use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -89,6 +89,9 @@ pub enum NetError {
     /// Correct the setting named.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Groups of tensors that cannot be sent together: mend the plan.
+    #[error("the plan cannot be used: {0}")]
+    Plan(#[from] PlanError),
 
     /// Stop the process that holds the port, or choose another one.
     #[error("{address} is in use by another process; stop it or choose another port")]

@@ -95,6 +95,12 @@ impl Worker {
         Ok(self.view()?.order.clone())
     }
 
+    /// Tensors that a plan sends together, by name; the others are sent by themselves.
+    #[getter]
+    fn fusion(&self) -> PyResult<Vec<Vec<String>>> {
+        Ok(self.view()?.fusion.groups.clone())
+    }
+
     /// Put the order in which a step needs its tensors into the next view. Every worker does so between the
     /// same two operations, with the same names.
     fn install_order(&self, py: Python<'_>, names: Vec<String>) -> PyResult<()> {

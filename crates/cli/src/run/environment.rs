@@ -4,7 +4,7 @@
 use super::{RunArgs, output::Notes};
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
-use paceline_job::Rank;
+use paceline_job::{Plan, Rank};
 use paceline_net::{
     Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
     launch::{MeetingPoint, WorkerPlace, worker_environment},
@@ -35,7 +35,7 @@ pub struct Launch {
 impl Launch {
     /// Start the coordinator.
     pub fn prepare(arguments: &RunArgs, notes: &Notes) -> Result<Launch> {
-        let settings = arguments.settings.settings()?;
+        let Plan { settings, fusion } = arguments.settings.plan()?;
         let variable = |name: &str| std::env::var(name).ok();
         let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
             Err(NetError::SecretMissing) => Secret::random()?,
@@ -49,6 +49,7 @@ impl Launch {
         let log = notes.clone();
         let coordinator = Coordinator::start(CoordinatorConfig {
             settings,
+            fusion,
             join_timeout,
             log: Log::to(move |line| log.say(line)),
             quiet: arguments.quiet,

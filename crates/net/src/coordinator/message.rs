@@ -238,7 +238,8 @@ pub fn decode_coordinator_message(bytes: &[u8]) -> Result<CoordinatorMessage> {
             Some(format!("rank {rank} in a view of {} workers", view.size()))
         } else {
             let settings = view.settings.validate().err().map(|error| error.to_string());
-            settings.or_else(|| unbelievable(&view.measured))
+            let fusion = || view.fusion.validate().err().map(|error| error.to_string());
+            settings.or_else(fusion).or_else(|| unbelievable(&view.measured))
         };
         if let Some(problem) = problem {
             return Err(NetError::Malformed { what: "coordinator's message", problem });
@@ -345,6 +346,10 @@ mod tests {
             worker.host = "\\".repeat(HOST_NAME_BYTES);
             worker.address = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".to_string();
         }
+        // As many names as a plan may have, each as long in JSON as can be.
+        let name = |number: u32| format!("{}{number:06}", "\\".repeat(54));
+        view.fusion.groups = (0..8192).map(|number| vec![name(number)]).collect();
+        view.fusion.validate().unwrap();
         let welcome =
             CoordinatorMessage::Welcome { job: JobId::random().unwrap(), rank: Rank(0), view };
         assert!(encode(&welcome).len() <= COORDINATOR_MESSAGE_BYTES);

@@ -1,7 +1,7 @@
 //! Who has joined so far and which ranks they get: pure bookkeeping, without sockets or clocks.
 
 use super::message::{Join, Refusal};
-use paceline_job::{Measured, Rank, Settings, View, ViewVersion, Worker};
+use paceline_job::{Fusion, Measured, Rank, Settings, View, ViewVersion, Worker};
 use std::time::Duration;
 
 /// A worker that was let in; never given twice.
@@ -78,7 +78,7 @@ impl Roster {
     ///
     /// # Panics
     /// If the roster is not complete.
-    pub(super) fn first_view(&self, settings: Settings) -> (View, Vec<Ticket>) {
+    pub(super) fn first_view(&self, settings: Settings, fusion: Fusion) -> (View, Vec<Ticket>) {
         assert!(self.is_complete(), "a view needs all of its workers");
         let mut hosts: Vec<&str> = Vec::new();
         for (_, join) in &self.seats {
@@ -105,6 +105,7 @@ impl Roster {
             settings,
             measured: Measured::default(),
             order: Vec::new(),
+            fusion,
         };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())
     }
@@ -143,7 +144,7 @@ mod tests {
         ]
         .map(|join| roster.admit(join).unwrap())
         .to_vec();
-        let (view, order) = roster.first_view(Settings::default());
+        let (view, order) = roster.first_view(Settings::default(), Fusion::default());
         let hosts: Vec<&str> = view.workers.iter().map(|worker| worker.host.as_str()).collect();
         assert_eq!(hosts, ["b", "a", "b", "a", "c"]);
         assert_eq!(order, [0, 1, 3, 2, 4].map(|index| tickets[index]));
