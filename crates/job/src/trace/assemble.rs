@@ -70,7 +70,7 @@ pub(super) fn order(worker: &mut WorkerTrace) {
         LaneKind::Stream => 1,
         LaneKind::Network => 2,
     };
-    // The order in which they were found decides among equals, so that a main thread stays first.
+    // Among equals the order of the file stays.
     lanes.sort_by_key(|lane| place(worker.lanes[*lane].kind));
     let lane_place = places(&lanes);
     worker.lanes = lanes.iter().map(|lane| worker.lanes[*lane].clone()).collect();

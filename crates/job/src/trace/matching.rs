@@ -122,16 +122,15 @@ fn check(
         .filter_map(|(place, span)| collective(&trace.workers[*place], *span))
         .collect();
     let first = all[0];
-    let shown = |group: &str| if group.is_empty() { String::new() } else { format!(" `{group}`") };
+    let shown =
+        if group.is_empty() { "the unnamed group".into() } else { format!("group `{group}`") };
     if all.iter().any(|it| it.operation != first.operation) {
         problems.add(format!(
-            "workers of group{} did different operations at the same time; they are matched all the same",
-            shown(&group)
+            "workers of {shown} did different operations at the same time; they are matched all the same"
         ));
     } else if all.iter().any(|it| it.bytes != first.bytes) && !uneven(&first.operation) {
         problems.add(format!(
-            "workers of group{} gave different sizes to one operation; they are matched all the same",
-            shown(&group)
+            "workers of {shown} gave different sizes to one operation; they are matched all the same"
         ));
     }
     let here: BTreeSet<Rank> = parts.iter().map(|(place, _)| trace.workers[*place].rank).collect();
@@ -145,7 +144,7 @@ fn check(
         .map(|(worker, _)| worker.rank)
         .collect();
     problems.add_times(
-        format!("a member of group{} did not record an operation that others did", shown(&group)),
+        format!("a member of {shown} did not record an operation that others did"),
         missing.len() as u64,
     );
     Matched { operation: first.operation.clone(), group, parts, missing }
