@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_every_check_holds_for_tensors_of_a_gpu() -> None:
     problems = []
-    for place, rank in enumerate(run_ranks(2, PROGRAMS / "cuda.py")):
+    for place, rank in enumerate(run_ranks(2, PROGRAMS / "on_gpu.py")):
         assert rank.code == 0, rank.errors
         lines = [line for line in rank.output.splitlines() if line.startswith("OUTCOMES ")]
         outcomes = json.loads(lines[0].removeprefix("OUTCOMES "))
