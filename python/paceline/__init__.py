@@ -37,6 +37,7 @@ _IN_TORCH = (
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "clip_grad_norm_",
+    "trace",
 )
 
 __all__ = [

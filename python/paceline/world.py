@@ -61,6 +61,7 @@ class Membership:
         if os.getpid() != self._process:
             return
         with self._closing:
+            _tell_tracing("left", self.worker)
             self.worker.close(patience, drain)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
@@ -89,7 +90,22 @@ def acquire(ranks: Sequence[int], join: Callable[[], Worker], lasting: bool = Fa
         membership = Membership(join(), ranks, lasting)
         membership.users = 1
         _memberships.append(membership)
+        _tell_tracing("joined", membership.worker)
         return membership
+
+
+def memberships() -> list[Membership]:
+    """The jobs that this process takes part in."""
+    with _lock:
+        return list(_memberships)
+
+
+def _tell_tracing(what: str, worker: Worker) -> None:
+    """Traces are recorded with PyTorch's help; without PyTorch there is nobody to tell."""
+    if "torch" in sys.modules:
+        from paceline.torch import tracing
+
+        getattr(tracing, what)(worker)
 
 
 def release(membership: Membership) -> None:

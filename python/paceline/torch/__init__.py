@@ -52,6 +52,7 @@ from paceline.torch.state import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from paceline.torch.tracing import trace
 from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
 register()
@@ -106,4 +107,5 @@ __all__ = [
     "shutdown",
     "size",
     "synchronize",
+    "trace",
 ]

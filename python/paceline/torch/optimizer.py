@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from paceline import world
 from paceline._native import Handle, PacelineError
-from paceline.torch import hooks, horovod, staging
+from paceline.torch import hooks, horovod, staging, tracing
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
@@ -153,6 +153,7 @@ class DistributedOptimizer(Optimizer):
             self._update(due, lambda: type(self._inner).step(self._inner))
         else:
             self._update(self._done())
+        tracing.step_over(crosses_step=not hooked)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients; those in flight as soon as their parameters are updated."""
@@ -167,15 +168,19 @@ class DistributedOptimizer(Optimizer):
 
     def synchronize(self) -> None:
         """Wait until every posted gradient holds the average; nothing is updated."""
+        begin = tracing.begin_wait()
         for gradient in self._gradients.values():
             gradient.finish()
+        tracing.end_wait(begin)
 
     def drain(self) -> None:
         """Wait until every update of the last step is made."""
         if self._pending is not None:
             due = list(self._pending.waiting.values())
+            begin = tracing.begin_wait()
             for gradient in due:
                 gradient.finish()
+            tracing.end_wait(begin)
             self._update(due)
 
     @contextlib.contextmanager
@@ -234,11 +239,15 @@ class DistributedOptimizer(Optimizer):
             return
         waiting = self._pending.waiting
         needed = [waiting[place] for place in places if place in waiting]
+        if not needed:
+            return
+        begin = tracing.begin_wait()
         for gradient in needed:
             gradient.finish()
-        if needed:
-            # Whatever else has arrived by now is updated with them: few large updates cost less than many.
-            self._update(self._done())
+        tracing.end_wait_of_layer(begin)
+        # Whatever else has arrived by now is updated with them: few large updates cost less than many.
+        self._update(self._done())
+        tracing.resume()
 
     def _done(self) -> list[Gradient]:
         assert self._pending is not None
@@ -273,7 +282,9 @@ class DistributedOptimizer(Optimizer):
         if step is None:
             return
         if due:
+            begin = tracing.begin_update()
             step.update(self._inner, how or self._step_of_one, due)
+            tracing.end_update(begin)
         if not step.waiting:
             self._pending = None
 
@@ -295,7 +306,9 @@ class DistributedOptimizer(Optimizer):
         )
         if all(gradient.posted for gradient in self._gradients.values()):
             return True
+        begin = tracing.begin_wait()
         self._use.wait()
+        tracing.end_wait(begin)
         for gradient, somewhere in zip(self._gradients.values(), anywhere.tolist()):
             if somewhere and not gradient.posted:
                 if gradient.parameter.grad is None:

@@ -43,6 +43,11 @@ _BITWISE = {
 }
 
 
+def element(dtype: torch.dtype) -> str | None:
+    """What the engine calls elements of this type, if it knows them."""
+    return _NAMES.get(dtype)
+
+
 def check(tensor: Any, operation: str) -> None:
     """Refuse what no operation can take, by name."""
     device_of([tensor], operation)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from paceline._native import Handle, StalledError
+from paceline.torch import tracing
 from paceline.torch.profiling import Recording
 
 
@@ -64,6 +65,7 @@ class Work(dist.Work):
         seconds = self._timeout if timeout is None else timeout.total_seconds()
         if timeout is not None and seconds <= 0:
             seconds = self._timeout
+        begin = tracing.begin_wait()
         for operation in self._operations:
             try:
                 ended = operation.wait(seconds)
@@ -76,6 +78,7 @@ class Work(dist.Work):
                     f"`{self._name}`: not finished after {seconds:g} s, the timeout of this wait; see "
                     "whether all ranks called it, or give it more time"
                 )
+        tracing.end_wait(begin)
         self._settle()
         if self._error is not None:
             raise self._error
