@@ -186,7 +186,7 @@ def test_a_search_is_over_all_pairs() -> None:
         ("--rates", "fast", "--profile", "lstm"),
         ("--rates", "1gbit", "--profile", "lstm", "--slow", "0"),
         ("--rates", "1gbit", "--profile", "lstm", "--ways", "teleport"),
-        ("--rates", "1gbit", "--profile", "lstm", "--hosts", "1"),
+        ("--rates", "1gbit", "--profile", "lstm", "--hosts", "0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words: tuple[str, ...]) -> None:

@@ -21,6 +21,16 @@ pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
         let name = format!("worker {rank} on {} (predicted)", worker.host);
         writer.name_process(rank as i64, &name)?;
     }
+    let mut begins = vec![Time::ZERO; world];
+    for (number, ends) in played.steps.iter().enumerate() {
+        for (rank, (begin, end)) in begins.iter_mut().zip(ends).enumerate() {
+            let stamp = Stamp(i64::try_from(begin.0).unwrap_or(i64::MAX));
+            // The name that PyTorch's profiler gives to a step.
+            let event = Event::complete(format!("ProfilerStep#{number}"), stamp, end.0 - begin.0);
+            writer.write(&event.category("user_annotation").on(rank as i64, 0))?;
+            *begin = *end;
+        }
+    }
     let mut lane = 0;
     let end = Time(u64::MAX);
     for Row { rank, name, bars } in bars::rows(graph, played, world, Time::ZERO, end) {

@@ -52,9 +52,8 @@ impl Building {
 
         // Who waits for a span waits for its last piece; for a launch, for its first: a device may begin before the call is over.
         let first = self.graph.nodes.len() as u32;
-        let mut number = first;
         let mut waited_for: HashMap<SpanId, (NodeId, Stamp)> = HashMap::new();
-        for piece in lanes.iter().flatten() {
+        for (piece, number) in lanes.iter().flatten().zip(first..) {
             let launches = matches!(worker.spans[piece.span.0 as usize].kind, Kind::Launch);
             let entry = (NodeId(number), piece.end);
             if launches {
@@ -62,7 +61,6 @@ impl Building {
             } else {
                 waited_for.insert(piece.span, entry);
             }
-            number += 1;
         }
         let mut sequences = Vec::with_capacity(lanes.len());
         for (pieces, lane) in lanes.iter().zip(&worker.lanes) {
