@@ -63,7 +63,8 @@ fn what_one_thread_posts_goes_out_while_another_sleeps_for_something_else() {
             for pending in pending {
                 pending.wait().unwrap();
             }
-            posted.send(()).unwrap();
+            // Worker 0's other thread does not listen, and may be gone.
+            let _ = posted.send(());
         });
     });
 }
