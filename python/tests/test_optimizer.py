@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -31,3 +34,18 @@ def test_four_workers_are_bit_equal_with_ddp_on_our_backend(paceline_command: st
     run = run_launcher(*launch, sys.executable, PROGRAMS / "optimizer.py", "paceline")
     assert run.returncode == 0, run.stderr
     assert held(run.stdout) == cases()
+
+
+def test_what_a_plan_sends_together_is_bit_equal_with_ddp(paceline_command: str, tmp_path: pathlib.Path) -> None:
+    # The same cases, with gradients in threes: unused ones, tied ones, accumulation, scalers and misuse among them.
+    names = subprocess.run(
+        (sys.executable, PROGRAMS / "optimizer.py", "names"), capture_output=True, text=True, check=True
+    ).stdout.split()
+    groups = [names[first : first + 3] for first in range(0, len(names), 3)]
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f"[settings]\nstrategy = \"recursive_doubling\"\n\n[fusion]\ngroups = {json.dumps(groups)}\n")
+    launch = (paceline_command, "run", "-n", "4", "--plan", str(plan), "--")
+    run = run_launcher(*launch, sys.executable, PROGRAMS / "optimizer.py", "paceline")
+    assert run.returncode == 0, run.stderr
+    assert held(run.stdout) == cases()
+    assert "tensors that the model does not have" in run.stderr

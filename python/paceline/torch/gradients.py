@@ -6,7 +6,7 @@ What is posted when is decided by :mod:`paceline.torch.optimizer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,12 +15,16 @@ from torch.optim import Optimizer
 from paceline._native import Handle, PacelineError, Worker
 from paceline.torch import horovod, staging, tensors
 
+if TYPE_CHECKING:
+    from paceline.torch.bundles import Bundle
+
 
 class Gradient:
     """One parameter's gradient on its way."""
 
     __slots__ = (
         "parameter", "name", "place", "passes", "used", "arrives", "ended", "arrived", "tensor", "version", "host",
+        "bundle",
     )  # fmt: skip
 
     def __init__(self, parameter: nn.Parameter, name: str, place: int) -> None:
@@ -41,6 +45,8 @@ class Gradient:
         self.version = 0
         #: Where a gradient on a GPU passes through host memory, step after step.
         self.host: torch.Tensor | None = None
+        #: What it is sent together with.
+        self.bundle: Bundle | None = None
 
     def description(self) -> tuple[str, tuple[int, ...], str]:
         return (self.name, tuple(self.parameter.shape), str(self.parameter.dtype))
@@ -55,6 +61,9 @@ class Gradient:
         if not gradient.is_contiguous():
             gradient = self.parameter.grad = gradient.contiguous()
         self.tensor, self.version = gradient, gradient._version
+        if self.bundle is not None:
+            self.bundle.add(self, worker, priority)
+            return
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
         rest = {"reduce": "average", "priority": priority}
         if flat.is_cuda and (self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype)):
@@ -67,6 +76,11 @@ class Gradient:
     def posted(self) -> bool:
         """Whether the average is in flight or there."""
         return self.arrives is not None or self.arrived
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for others that it is sent together with."""
+        return not self.posted and self.bundle is not None and self.bundle.holds(self)
 
     def is_done(self) -> bool:
         """Whether there is nothing to wait for."""
@@ -86,11 +100,15 @@ class Gradient:
                 f"the gradient of `{self.name}` was written while it was in flight; call synchronize() before "
                 "changing gradients, or change the loss instead"
             )
+        if self.bundle is not None:
+            self.bundle.take(self)
         self.arrived = True
 
     def reset(self) -> None:
         self.used = self.arrived = False
         self.tensor = self.ended = None
+        if self.bundle is not None:
+            self.bundle.leave(self)
 
 
 class Step:
@@ -146,6 +164,10 @@ class Order:
         if not self.agreed:
             for place in places:
                 self._seen.setdefault(place, len(self._seen))
+
+    def unseen(self, places: Iterable[int]) -> list[int]:
+        """Those of these parameters that no forward pass was seen to use."""
+        return [place for place in places if place not in self._seen]
 
     def priority(self, gradient: Gradient) -> int:
         """Smaller is more urgent. Until it is known, the order in which the model lists parameters."""

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from paceline import world
 from paceline._native import Handle, PacelineError
 from paceline.torch import hooks, horovod, staging, tracing
+from paceline.torch.bundles import bundled
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
@@ -63,6 +64,8 @@ class DistributedOptimizer(Optimizer):
         self._syncing = True
         self._pending: Step | None = None
         self._order = Order()
+        #: Parameters of modules that the first forward pass did not call, once there was one.
+        self._unseen: list[int] | None = None
         self._step_of_one = _unwrapped_step(optimizer)
         self._use: Handle | None = None
         self._said: set[str] = set()
@@ -73,6 +76,7 @@ class DistributedOptimizer(Optimizer):
         }
         # By number, since a parameter's hash is a call of Python's.
         self._by_place = {gradient.place: gradient for gradient in self._gradients.values()}
+        self._bundles = bundled(self._gradients.values(), self._worker.fusion, self._worker.rank)
         self._check_parameters()
         if self._worker.size > 1:
             horovod.same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
@@ -140,6 +144,10 @@ class DistributedOptimizer(Optimizer):
             raise PacelineError(
                 "step() without a backward pass since the last one: was it called twice?"
             )
+        for bundle in self._bundles:
+            bundle.close()
+        if self._unseen is None:
+            self._unseen = self._order.unseen(self._by_place)
         self._agree_on_order()
         hooked = self._inner._optimizer_step_pre_hooks or self._inner._optimizer_step_post_hooks
         if hooked:
@@ -168,6 +176,7 @@ class DistributedOptimizer(Optimizer):
 
     def synchronize(self) -> None:
         """Wait until every posted gradient holds the average; nothing is updated."""
+        self._flush()
         begin = tracing.begin_wait()
         for gradient in self._gradients.values():
             gradient.finish()
@@ -218,8 +227,12 @@ class DistributedOptimizer(Optimizer):
             )
             for gradient in self._gradients.values()
         ]
+        unseen = hooks.Weak(self, DistributedOptimizer._before_model)
+        attachments.append(model.register_forward_pre_hook(unseen))
         for module in model.modules():
-            known = [self._gradients.get(parameter) for parameter in module.parameters(recurse=False)]
+            # Attention multiplies by the weight of its last layer without calling that layer.
+            whole = isinstance(module, nn.MultiheadAttention)
+            known = [self._gradients.get(parameter) for parameter in module.parameters(recurse=whole)]
             places = [gradient.place for gradient in known if gradient is not None]
             if places:
                 hook = hooks.Weak(self, DistributedOptimizer._before_forward, places)
@@ -232,6 +245,11 @@ class DistributedOptimizer(Optimizer):
 
     def _drain_for(self, *_: Any) -> None:
         self.drain()
+
+    def _before_model(self, *_: Any) -> None:
+        # Whoever uses these, nobody says when: they must be there from the beginning.
+        if self._unseen:
+            self._before_forward(self._unseen)
 
     def _before_forward(self, places: Sequence[int], *_: Any) -> None:
         self._order.see(places)
@@ -270,7 +288,7 @@ class DistributedOptimizer(Optimizer):
                 f"`{gradient.name}` got its next gradient before the last update: it is used outside the "
                 "forward() of its module; call synchronize() and drain() after step(), or use DDP"
             )
-        if gradient.arrives is not None:
+        if gradient.arrives is not None or gradient.held:
             raise PacelineError(
                 f"`{gradient.name}` got a second gradient before step(): to add gradients up, use no_sync() "
                 f"for all passes but the last, or accumulate=N"
@@ -314,7 +332,13 @@ class DistributedOptimizer(Optimizer):
                 if gradient.parameter.grad is None:
                     gradient.parameter.grad = torch.zeros_like(gradient.parameter)
                 gradient.start(self._worker, self._priority(gradient))
+        self._flush()
         return bool(anywhere.any())
+
+    def _flush(self) -> None:
+        """Send what is sent together and not complete: nobody knows whether the rest will come."""
+        for bundle in self._bundles:
+            bundle.flush(self._worker)
 
     def _priority(self, gradient: Gradient) -> int:
         return self._order.priority(gradient) if self._scheduled else 0

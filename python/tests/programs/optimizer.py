@@ -290,7 +290,20 @@ CASES = (
 )
 
 
+def names() -> list[str]:
+    """Of all parameters of all models, each once, in the order in which backward passes make their gradients."""
+    found: dict[str, None] = {}
+    for _, model, _, _ in all_models(0):
+        found.update(dict.fromkeys(reversed([name for name, _ in model.named_parameters()])))
+    small = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+    found.update(dict.fromkeys(reversed([name for name, _ in small.named_parameters()])))
+    return list(found)
+
+
 def main() -> None:
+    if sys.argv[1] == "names":
+        print("\n".join(names()))
+        return
     dist.init_process_group(sys.argv[1])
     pl.init()
     for case in CASES:
