@@ -1,0 +1,186 @@
+"""What the replay predicts for a training step against what it then takes: a job is recorded under one setting, and its
+step predicted under others (strategy, partition and credit, rate, number of hosts), which are then measured.
+
+    sudo -E python bench/training/prediction.py --profile resnet50 --slow 50 --rates 500mbit,1gbit --hosts 4,8
+
+Layers are played by timers on the hosts of a testbed, one worker each, as in `run.py`. The first rate and the first number
+of hosts are those of the recording. Beside the replay stands a prediction that takes each operation as one transfer of
+its bytes after another. The table goes to standard output, everything to --json.
+
+Exit codes: 0 all cells measured, 1 error, 2 wrong usage, 3 a cell failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import bounds
+import profiles
+from cell import START, Cell, CellError, Testbed
+
+#: What is recorded.
+RECORDED = {"strategy": "ring", "partition": "1MiB", "credit": "1MiB"}
+
+#: Steps that are recorded, after those that only warm up.
+STEPS = 6
+
+#: A run that takes this many times as long as it should has failed.
+PATIENCE = 8.0
+
+WAY = "optimizer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Conditions of a step."""
+
+    hosts: int
+    rate: str
+    strategy: str
+    partition: str
+    credit: str
+
+    def settings(self) -> str:
+        return f"--strategy {self.strategy} --partition {self.partition} --credit {self.credit}"
+
+    def question(self) -> str:
+        return f"workers={self.hosts}+strategy={self.strategy}+partition={self.partition}+credit={self.credit}"
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    try:
+        (profile,) = profiles.read(options.profile)
+        rates = [rate.strip() for rate in options.rates.split(",")]
+        for rate in rates:
+            bounds.bits_per_second(rate)
+        hosts = [int(number) for number in options.hosts.split(",")]
+        pairs = [tuple(pair.split("/")) for pair in options.pairs.split(",") if pair]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("--pairs: write PARTITION/CREDIT, such as 256KiB/1MiB")
+    except ValueError as problem:
+        print(f"prediction.py: {problem}", file=sys.stderr)
+        return 2
+    bench = Bench(options, profile.slowed(options.slow))
+    try:
+        return bench.run(hosts, rates, options.strategies.split(","), pairs)
+    except KeyboardInterrupt:
+        bench.stop()
+        return 130
+    except (CellError, OSError) as problem:
+        print(f"prediction.py: {problem}", file=sys.stderr)
+        return 1
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", required=True, help="to play: NAME, FILE or FILE#MODEL")
+    parser.add_argument("--slow", type=float, default=50.0, help="how many times slower than it was measured [50]")
+    parser.add_argument("--rates", default="1gbit", help="of each host's wire; the first is recorded [1gbit]")
+    parser.add_argument("--hosts", default="4", help="numbers of hosts; the first is recorded [4]")
+    parser.add_argument("--strategies", default="ring,hierarchical,parameter_server,double_tree", help="to predict")
+    parser.add_argument("--pairs", default="256KiB/256KiB,4MiB/4MiB", help="partition and credit, to predict")
+    parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
+    parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
+    parser.add_argument("--json", type=pathlib.Path, help="where everything measured goes")
+    return parser
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, profile: profiles.Profile) -> None:
+        self._options, self._profile = options, profile
+        self._testbed = Testbed(options.testbed)
+
+    def stop(self) -> None:
+        self._testbed.stop()
+
+    def run(self, hosts: list[int], rates: list[str], strategies: list[str], pairs: list[Any]) -> int:
+        recorded = Case(hosts[0], rates[0], *RECORDED.values())
+        cases = [dataclasses.replace(recorded, strategy=strategy) for strategy in strategies]
+        cases += [dataclasses.replace(recorded, partition=partition, credit=credit) for partition, credit in pairs]
+        cases += [dataclasses.replace(recorded, rate=rate) for rate in rates[1:]]
+        cases += [dataclasses.replace(recorded, hosts=number) for number in hosts[1:]]
+        rows: list[dict[str, Any]] = []
+        failed = 0
+        with tempfile.TemporaryDirectory(prefix="paceline-prediction-") as folder:
+            self._say(f"recording {recorded}")
+            self._measure(recorded, pathlib.Path(folder))
+            for place, case in enumerate(dict.fromkeys(cases)):
+                self._say(f"[{place + 1}/{len(cases)}] {case}")
+                try:
+                    measured = self._measure(case, None)
+                except CellError as problem:
+                    failed += 1
+                    self._say(f"failed: {problem}")
+                    continue
+                rows.append({**dataclasses.asdict(case), "measured_s": measured, **self._predict(folder, case)})
+                if self._options.json:
+                    self._options.json.write_text(json.dumps(rows, indent=1))
+        print(table(self._profile.name, self._options.slow, rows))
+        return 3 if failed else 0
+
+    def _measure(self, case: Case, folder: pathlib.Path | None) -> float:
+        """Seconds of a step; the recording goes to `folder`."""
+        for name in ("PACELINE_TRACE", "PACELINE_TRACE_STEPS"):
+            os.environ.pop(name, None)
+        if folder is not None:
+            os.environ.update(PACELINE_TRACE=str(folder), PACELINE_TRACE_STEPS=str(STEPS))
+        # Three steps of a recording warm it up, and it ends with the step after its last.
+        cell = Cell(
+            self._profile.name, self._profile, self._options.slow, 0, case.rate, case.hosts, case.settings(), (), 1,
+            (WAY,), 1 if folder is not None else 3, STEPS + 4 if folder is not None else 3,
+        )  # fmt: skip
+        limits = bounds.bound(self._profile, case.hosts, bounds.bits_per_second(case.rate) * bounds.PAYLOAD)
+        patience = START + PATIENCE * cell.steps_of(WAY) * (limits.computation + limits.wire)
+        found = self._testbed.measure(cell, patience, lambda _: None)
+        return statistics.median(found["seconds"][WAY])
+
+    def _predict(self, folder: str, case: Case) -> dict[str, float]:
+        rate = f"{bounds.bits_per_second(case.rate) * bounds.PAYLOAD / 1e6:.3f}mbit"
+        command = [self._options.paceline, "replay", folder, "--json", "--bandwidth", rate]
+        done = subprocess.run([*command, "--what-if", case.question()], capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise CellError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+        report = json.loads(done.stdout)
+        return {
+            "predicted_s": report["what_if"][0]["step_ms"] / 1e3,
+            "lumped_s": report["lumped_step_ms"] / 1e3,
+            "recorded_error": report["recorded_error"],
+            "simulated_error": report["predicted_error"],
+        }
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def table(name: str, slow: float, rows: list[dict[str, Any]]) -> str:
+    """Measured and predicted, and how many of them are near."""
+    lines = [
+        "| model | hosts, rate | strategy | partition, credit | measured | predicted | off | one transfer after another |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    errors = []
+    for row in rows:
+        off, lumped = (row[which] / row["measured_s"] - 1 for which in ("predicted_s", "lumped_s"))
+        errors.append(abs(off))
+        lines.append(
+            f"| {name}, {slow:g}x | {row['hosts']}, {row['rate']} | {row['strategy']} | {row['partition']}, {row['credit']} "
+            f"| {row['measured_s']:.3f} s | {row['predicted_s']:.3f} s | {100 * off:+.1f} % | {100 * lumped:+.1f} % |"
+        )
+    if errors:
+        near = sum(error <= 0.05 for error in errors)
+        lines.append(f"\nWithin 5 %: {near} of {len(errors)}. Worst: {100 * max(errors):.1f} %.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
