@@ -32,6 +32,11 @@ impl Fusion {
         self.groups.is_empty()
     }
 
+    /// How the operation is called that sends so many tensors together, this one first.
+    pub fn operation_name(first: &str, count: usize) -> String {
+        if count > 1 { format!("{first} and {} more", count - 1) } else { first.to_string() }
+    }
+
     /// Refuse what cannot be sent together.
     pub fn validate(&self) -> Result<(), PlanError> {
         let mut seen = HashSet::new();

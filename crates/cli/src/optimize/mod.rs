@@ -16,6 +16,7 @@ use paceline_job::{ByteSize, WrittenDuration};
 use paceline_plan::{Engine, Limits, Outcome, Task, optimize};
 use report::Report;
 use std::{
+    collections::HashSet,
     ffi::OsString,
     io::IsTerminal,
     ops::ControlFlow,
@@ -157,7 +158,10 @@ fn task(loaded: &Loaded, arguments: &OptimizeArgs) -> Result<Task> {
         let text = "this trace has one worker, who sends nothing; give --workers N, or the traces of all workers";
         return Err(UsageError::new(text).into());
     }
-    if loaded.wire == WireSource::Nowhere {
+    // Workers of one host send through memory, whose rate is much the same everywhere.
+    let hosts: HashSet<&str> =
+        scenario.graph.workers.iter().map(|worker| worker.host.as_str()).collect();
+    if loaded.wire == WireSource::Nowhere && hosts.len() > 1 {
         let text = "this trace does not show what the network carries; give --bandwidth";
         return Err(UsageError::new(text).into());
     }

@@ -14,6 +14,7 @@ const MOST_PROBLEMS: usize = 5;
 #[derive(Debug, Serialize)]
 pub struct Report {
     workers: usize,
+    one_host: bool,
     bandwidth: Rate,
     seconds: f64,
     #[serde(flatten)]
@@ -28,6 +29,12 @@ impl Report {
     pub fn new(loaded: &Loaded, task: &Task, outcome: Outcome, took: Duration) -> Report {
         Report {
             workers: task.scenario.graph.workers.len(),
+            one_host: task
+                .scenario
+                .graph
+                .workers
+                .windows(2)
+                .all(|pair| pair[0].host == pair[1].host),
             bandwidth: task.scenario.wire.rate,
             seconds: took.as_secs_f64(),
             outcome,
@@ -44,8 +51,8 @@ impl Report {
     pub fn file(&self) -> String {
         let Outcome { before_ms, after_ms, .. } = self.outcome;
         let mut text = format!(
-            "# By `paceline optimize`: a step of {before_ms:.2} ms on {} workers at {} is predicted to take {after_ms:.2} ms.\n",
-            self.workers, self.bandwidth
+            "# By `paceline optimize`: a step of {before_ms:.2} ms on {} workers is predicted to take {after_ms:.2} ms.\n",
+            self.workers
         );
         for decision in &self.outcome.decisions {
             // A name of the program's could hold anything, but no comment may end early.
@@ -63,11 +70,14 @@ impl Report {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{} workers, wires of {} ({}).\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% less). \
+            "{} workers, {}.\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% less). \
              {} replays in {:.1} s.",
             self.workers,
-            self.bandwidth,
-            loaded.wire,
+            if self.one_host {
+                "all on one host".to_string()
+            } else {
+                format!("wires of {} ({})", self.bandwidth, loaded.wire)
+            },
             outcome.before_ms,
             outcome.after_ms,
             self.gain(),

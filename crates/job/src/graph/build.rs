@@ -8,8 +8,10 @@ use super::{
     observed,
 };
 use crate::{
-    Rank, Settings,
-    trace::{Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Trace, WorkerTrace},
+    Fusion, Rank, Settings,
+    trace::{
+        Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace,
+    },
 };
 use std::{collections::HashMap, sync::Arc};
 
@@ -200,6 +202,10 @@ impl Building<'_> {
             tensors.iter().zip(0..).map(|(tensor, place)| (&*tensor.name, place)).collect();
         // The last step has what the program settled on: DDP rebuilds its buckets after the first.
         let Some(step) = steps.last() else { return Vec::new() };
+        let planned = self.planned(layered, step);
+        if !planned.is_empty() {
+            return planned;
+        }
         let mut unnamed = step.iter().filter(|seen| {
             let name = seen.collective.tensor.as_deref().unwrap_or("");
             !names.contains_key(name) && &*seen.collective.operation == "all_reduce"
@@ -226,6 +232,20 @@ impl Building<'_> {
         groups
     }
 
+    /// The groups of the plan that was in force, if operations have their names: DDP fills buckets of its own.
+    fn planned(&self, layered: &Layered, step: &[Seen<'_>]) -> Vec<Group> {
+        let Some(view) = &self.trace.workers[0].view else { return Vec::new() };
+        let mut planned = Layered { layers: layered.layers.clone(), ..Layered::default() };
+        planned.fuse(&view.fusion);
+        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
+        let sent = |group: &Group| {
+            let name: Arc<str> = operation_name(group, &tensors).into();
+            step.iter().any(|seen| named(seen, &name))
+        };
+        planned.groups.retain(sent);
+        planned.groups
+    }
+
     /// From the last post to the end on each worker.
     fn recorded(
         &mut self,
@@ -240,7 +260,7 @@ impl Building<'_> {
             let mut of_step = Vec::with_capacity(groups.len());
             let mut unnamed = 0;
             for group in &groups {
-                let name: &Arc<str> = &tensors[group.tensors[0] as usize].name;
+                let name: &Arc<str> = &operation_name(group, &tensors).into();
                 let by_name = operations[0][step].iter().any(|seen| named(seen, name));
                 let find = |worker: &'_ [Vec<Seen<'_>>]| -> Option<(Stamp, Stamp)> {
                     let seen = if by_name {
@@ -287,6 +307,10 @@ impl Building<'_> {
 
 fn problem(worker: &WorkerTrace, text: &str) -> Problem {
     Problem { place: format!("worker {}", worker.rank), text: text.to_string(), times: 1 }
+}
+
+fn operation_name(group: &Group, tensors: &[&Tensor]) -> String {
+    Fusion::operation_name(&tensors[group.tensors[0] as usize].name, group.tensors.len())
 }
 
 fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {

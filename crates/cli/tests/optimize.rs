@@ -1,0 +1,78 @@
+//! `paceline optimize` as people call it: a table of layers in, a plan out that `paceline run` takes.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+const TABLE: &str = "\
+name,forward_us,backward_us,tensors,activation_bytes
+a,100,200,2000 64,40000
+b,100,200,2000 64,30000
+c,100,200,2000 64,20000
+d,300,500,20000 64,10000
+";
+
+fn paceline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_paceline")).args(arguments).output().unwrap()
+}
+
+fn table(folder: &Path) -> String {
+    let path = folder.join("layers.csv");
+    fs::write(&path, TABLE).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_plan_says_why_and_is_taken_by_run_and_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let plan = folder.path().join("plan.toml").to_str().unwrap().to_string();
+    let common = [&trace, "--workers", "4", "--bandwidth", "1gbit"];
+    let found = paceline(&[&["optimize"], &common[..], &["--json", "-o", &plan]].concat());
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let (before, after) = (&report["before_ms"], &report["after_ms"]);
+    assert!(after.as_f64().unwrap() < before.as_f64().unwrap(), "{report}");
+    assert!(!report["decisions"].as_array().unwrap().is_empty());
+
+    let text = fs::read_to_string(&plan).unwrap();
+    assert!(text.starts_with("# By `paceline optimize`") && text.contains("[fusion]"), "{text}");
+    let run = paceline(&["run", "-n", "2", "--quiet", "--plan", &plan, "--", "true"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let replay = paceline(&["replay", &trace, "--bandwidth", "1gbit", "--plan", &plan]);
+    assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
+}
+
+#[test]
+fn memory_limits_are_kept_and_impossible_ones_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let limited = |limit: &str| {
+        let common = ["optimize", &trace, "--workers", "2", "--bandwidth", "1gbit"];
+        paceline(&[&common[..], &["--memory", limit]].concat())
+    };
+    let fits = limited("500000");
+    let text = String::from_utf8_lossy(&fits.stdout).to_string();
+    assert!(fits.status.success() && text.contains("to fit into memory"), "{text}");
+    let refused = limited("100000");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("by themselves"));
+}
+
+#[test]
+fn what_cannot_be_planned_is_said_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    for (arguments, part) in [
+        (vec!["optimize", &trace], "--workers"),
+        (vec!["optimize", &trace, "--workers", "2"], "--bandwidth"),
+        (vec!["optimize", &trace, "--verify", "--", "true"], "--output"),
+    ] {
+        let output = paceline(&arguments);
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&output.stderr).to_string();
+        assert!(text.contains(part), "{text}");
+    }
+}
