@@ -5,6 +5,7 @@ use paceline_job::{
     graph::{Graph, layered::Layered},
 };
 use paceline_replay::graph::Scenario;
+use std::time::Duration;
 
 /// A job and the conditions it runs under.
 #[derive(Clone, Debug)]
@@ -13,6 +14,9 @@ pub struct Task {
     pub scenario: Scenario,
     /// Its layers, where they are known. Without them only settings can be planned.
     pub layered: Option<Layered>,
+    /// What handing over one operation takes a worker's thread. The recorded backward passes contain it for the operations
+    /// that there were; fewer operations take less.
+    pub post: Duration,
 }
 
 impl Task {
@@ -20,6 +24,25 @@ impl Task {
     pub(crate) fn scenario(&self, graph: Graph, settings: Settings) -> Scenario {
         let Scenario { wire, memory, ref config, .. } = self.scenario;
         Scenario { graph, settings, wire, memory, config: config.clone() }
+    }
+
+    /// The layers, with what handing over takes told apart from their backward passes.
+    pub(crate) fn posting(&self) -> Option<Layered> {
+        let mut layered = self.layered.clone()?;
+        let post = u64::try_from(self.post.as_nanos()).unwrap_or(u64::MAX);
+        let layers = layered.layer_of_tensors();
+        let mut posts = vec![0_u64; layered.layers.len()];
+        for group in layered.all_groups() {
+            let first = group.tensors.iter().map(|tensor| layers[*tensor as usize]).min();
+            posts[first.unwrap_or(0) as usize] += 1;
+        }
+        for step in layered.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
+            for (times, posts) in step.iter_mut().zip(&posts) {
+                times.backward = times.backward.saturating_sub(posts.saturating_mul(post));
+            }
+        }
+        layered.post = layered.post.saturating_add(post);
+        Some(layered)
     }
 
     /// Length of all gradients.

@@ -39,7 +39,7 @@ fn task(layers: &[(u64, u64, u64)], workers: usize, rate: f64, crosses: bool) ->
         memory: link(32e9, Duration::from_micros(5)),
         config: ClusterConfig { worker, ..ClusterConfig::default() },
     };
-    Task { scenario, layered: Some(layered) }
+    Task { scenario, layered: Some(layered), post: Duration::ZERO }
 }
 
 fn small_cases() -> Vec<Task> {
@@ -151,6 +151,17 @@ fn tensors_of_two_types_are_never_sent_together() {
     for group in &found.plan.fusion.groups {
         assert!(!group.contains(&"layer2.weight".to_string()), "{group:?}");
     }
+}
+
+#[test]
+fn operations_that_take_time_to_hand_over_are_made_fewer() {
+    let cheap = task(&[(1000, 100, 200); 5], 2, 100e9, true);
+    let dear = Task { post: Duration::from_micros(60), ..cheap.clone() };
+    let (cheap, dear) = (plan(&cheap, &Limits::default()), plan(&dear, &Limits::default()));
+    // What was recorded contains it already.
+    assert!((cheap.before_ms - dear.before_ms).abs() < 1e-9);
+    let spared = cheap.after_ms - dear.after_ms;
+    assert!((0.1..0.25).contains(&spared), "{} {}", cheap.after_ms, dear.after_ms);
 }
 
 #[test]

@@ -66,6 +66,11 @@ pub struct OptimizeArgs {
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<ByteSize>,
 
+    /// What handing over one operation takes the program's thread, in which the recorded backward passes include it;
+    /// sending tensors together spares it [default: nothing].
+    #[arg(long, value_name = "TIME")]
+    pub post: Option<WrittenDuration>,
+
     /// How plans are looked for: along the critical path, by simulated annealing, or both.
     #[arg(long, value_enum, default_value = "search")]
     pub engine: EngineName,
@@ -165,7 +170,8 @@ fn task(loaded: &Loaded, arguments: &OptimizeArgs) -> Result<Task> {
         let text = "this trace does not show what the network carries; give --bandwidth";
         return Err(UsageError::new(text).into());
     }
-    Ok(Task { scenario, layered })
+    let post = arguments.post.map_or(Duration::ZERO, |WrittenDuration(post)| post);
+    Ok(Task { scenario, layered, post })
 }
 
 /// Search with a bar on a terminal, until the time is over.
