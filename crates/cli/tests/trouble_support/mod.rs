@@ -33,7 +33,7 @@ pub struct Scene {
 impl Scene {
     pub fn new(settings: &Settings) -> Scene {
         let folder = tempfile::tempdir().unwrap();
-        let plan = paceline_job::Plan { settings: settings.clone() };
+        let plan = paceline_job::Plan { settings: settings.clone(), ..Default::default() };
         fs::write(folder.path().join("plan.toml"), plan.to_toml()).unwrap();
         Scene { folder }
     }
