@@ -86,6 +86,11 @@ pub struct ClusterConfig {
     pub network: NetworkConfig,
     /// Every worker.
     pub worker: WorkerConfig,
+    /// All workers do the same at the same time, so only worker 0 is played: what it sends to the worker so many places
+    /// further on counts as sent to it by the worker so many places back. Right where workers, hosts and wires are
+    /// alike, the strategy looks the same from every rank (`ring`), and chunks are whole multiples of the number of
+    /// workers; a run of a thousand workers then costs what one of them costs.
+    pub mirrored: bool,
     /// What jitter and overtaking follow from.
     pub seed: u64,
     /// A run stops after this many engine events: an engine that never comes to rest is a defect.
@@ -97,6 +102,7 @@ impl Default for ClusterConfig {
         ClusterConfig {
             network: NetworkConfig::default(),
             worker: WorkerConfig::default(),
+            mirrored: false,
             seed: 0,
             most_events: u64::MAX,
         }

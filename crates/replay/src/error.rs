@@ -41,6 +41,11 @@ pub enum ReplayError {
         /// What it held.
         value: String,
     },
+    /// Play all workers instead of one: leave `mirrored` out.
+    #[error(
+        "one worker cannot stand for all: that needs the strategy `ring`, one worker on each host, and wires alike"
+    )]
+    NotSymmetric,
     /// A new view must have the members of the first: start another cluster for others.
     #[error("the next view has {next} workers, the cluster {now}")]
     Members {

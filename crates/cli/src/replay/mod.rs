@@ -35,6 +35,7 @@ Examples:
   paceline replay trace/ --what-if partition=256KiB,1MiB,4MiB --what-if workers=8+bandwidth=10gbit
   paceline replay trace/ --what-if workers=4,8,16,32 --plot workers.svg --html replay.html
   paceline replay trace/ --json
+  paceline replay trace/ --alike --what-if strategy=ring+workers=64,256,1024
   paceline replay layers.csv --bandwidth 10gbit --what-if workers=4,8,16
 
 What can be asked: bandwidth=25gbit, latency=50us, workers=8, strategy=ring, partition=1MiB, credit=4MiB, batch=2x,
@@ -56,6 +57,11 @@ pub struct ReplayArgs {
     /// What a step would take under other conditions; may be given several times.
     #[arg(long = "what-if", value_name = "CHANGE")]
     pub what_if: Vec<Question>,
+
+    /// For --what-if: take all workers to be like worker 0, and play one for all of them. Costs no more with a thousand
+    /// workers than with one; for the strategy `ring` and one worker on each host.
+    #[arg(long, requires = "what_if")]
+    pub alike: bool,
 
     /// Steps at the beginning that do not count [default: 1, if there are more than two].
     #[arg(long, value_name = "N")]
@@ -132,7 +138,7 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         .what_if
         .iter()
         .flat_map(|question| &question.cases)
-        .map(|case| case.ask(scenario, skip))
+        .map(|case| case.ask(scenario, skip, arguments.alike))
         .collect::<Result<Vec<_>>>()?;
     let played = play(&scenario.graph, &network).with_context(context)?;
     Ok((Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers), played))

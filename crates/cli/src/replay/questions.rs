@@ -51,16 +51,22 @@ impl FromStr for Question {
 }
 
 impl Case {
-    /// Play the job under these conditions.
-    pub fn ask(&self, scenario: &Scenario, skip: usize) -> Result<Answer> {
+    /// Play the job under these conditions; if workers are `alike`, one of them for all.
+    pub fn ask(&self, scenario: &Scenario, skip: usize, alike: bool) -> Result<Answer> {
         let names: Vec<String> = self.changes.iter().map(Change::to_string).collect();
         let what_if = names.join(" + ");
-        let changed =
-            self.changes.iter().fold(scenario.clone(), |scenario, change| scenario.with(change));
+        let mut workers = scenario.graph.workers.len();
+        let mut changed = scenario.clone();
+        for change in &self.changes {
+            match change {
+                Change::Workers(count) if alike => workers = *count,
+                change => changed = changed.with(change),
+            }
+        }
         let settings = changed.settings.validate();
         settings.with_context(|| format!("--what-if {what_if}"))?;
-        let played =
-            changed.play().with_context(|| format!("--what-if {what_if} cannot be played"))?;
+        let played = if alike { changed.play_mirrored(workers) } else { changed.play() };
+        let played = played.with_context(|| format!("--what-if {what_if} cannot be played"))?;
         let step_ms = played.step_ms(skip);
         Ok(Answer { what_if, step_ms })
     }

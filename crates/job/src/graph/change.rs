@@ -28,6 +28,14 @@ impl Graph {
         self
     }
 
+    /// Operations of at least as many elements, in whole multiples of `unit`.
+    pub fn padded(mut self, unit: u64) -> Graph {
+        for operation in &mut self.operations {
+            operation.elements = operation.elements.next_multiple_of(unit.max(1));
+        }
+        self
+    }
+
     /// Nothing is more urgent than anything else: first come, first served.
     pub fn first_come(mut self) -> Graph {
         for operation in &mut self.operations {

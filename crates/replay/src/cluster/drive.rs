@@ -31,6 +31,11 @@ impl<M: Memory> Cluster<M> {
         }
         self.note_deliveries();
         while let Some((from, to, frame)) = self.network.arrived(self.now, index) {
+            let (from, to) = if self.config.mirrored {
+                (self.engines.len() as u32 - to, from)
+            } else {
+                (from, to)
+            };
             if self.per_frame == 0 {
                 self.receive(from, to, frame);
             } else {

@@ -111,7 +111,11 @@ impl<M: Memory> Cluster<M> {
     ) -> Result<Cluster<M>, ReplayError> {
         config.validate()?;
         let size = view.size();
-        let network = Network::new(&view, topology, config.network.clone(), config.seed)?;
+        if config.mirrored {
+            check_symmetry(&view, topology)?;
+        }
+        let (mirrored, seed) = (config.mirrored, config.seed);
+        let network = Network::new(&view, topology, config.network.clone(), mirrored, seed)?;
         let engines = Engine::for_all(&view)?;
         Ok(Cluster {
             per_frame: u64::try_from(config.worker.per_frame.as_nanos()).unwrap_or(u64::MAX),
@@ -297,5 +301,17 @@ impl<M: Memory> Cluster<M> {
         } else {
             Err(ReplayError::UnknownWorker(rank))
         }
+    }
+}
+
+/// Only a job that looks the same from every worker can be played by one of them.
+fn check_symmetry(view: &View, topology: &Topology) -> Result<(), ReplayError> {
+    let ring = view.settings.strategy.0 == "ring";
+    let alone = view.host_indices().iter().enumerate().all(|(rank, host)| rank == *host as usize);
+    let alike = topology.hosts.windows(2).all(|pair| pair[0].link == pair[1].link);
+    if ring && alone && alike && topology.uplinks.is_empty() {
+        Ok(())
+    } else {
+        Err(ReplayError::NotSymmetric)
     }
 }

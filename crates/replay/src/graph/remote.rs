@@ -64,8 +64,9 @@ impl Remote {
             Network::Recorded => Rule::Recorded,
             Network::Lumped(rate) => Rule::Lumped(*rate),
             Network::Engines { view, topology, config } => {
-                if view.size() != graph.workers.len() {
-                    let (now, next) = (graph.workers.len(), view.size());
+                let workers = if config.mirrored { 1 } else { view.size() };
+                if workers != graph.workers.len() {
+                    let (now, next) = (graph.workers.len(), workers);
                     return Err(ReplayError::Members { now, next });
                 }
                 let cluster = Cluster::new(view.clone(), topology, config.clone())?;

@@ -35,6 +35,21 @@ impl Scenario {
         Network::Engines { view: Arc::new(view), topology, config: self.config.clone() }
     }
 
+    /// The same job on so many workers like the first of this one, of which one stands for all: see
+    /// [`ClusterConfig::mirrored`]. Tensors grow to whole multiples of the number of workers, and chunks shrink to them.
+    pub fn play_mirrored(&self, workers: usize) -> Result<Played, ReplayError> {
+        let graph = self.graph.with_workers(1).padded(workers as u64);
+        let widest = graph.operations.iter().map(|operation| operation.dtype.size()).max();
+        let unit = (workers * widest.unwrap_or(1)) as u64;
+        let partition = ByteSize((self.settings.partition.0 / unit).max(1) * unit);
+        let settings = Settings { partition, ..self.settings.clone() };
+        let hosts: Vec<String> = (0..workers).map(|rank| rank.to_string()).collect();
+        let view = View::on_hosts(hosts, settings);
+        let topology = Topology::uniform(&view, self.wire, self.memory);
+        let config = ClusterConfig { mirrored: true, ..self.config.clone() };
+        play(&graph, &Network::Engines { view: Arc::new(view), topology, config })
+    }
+
     /// Play it through the engines.
     pub fn play(&self) -> Result<Played, ReplayError> {
         play(&self.graph, &self.network())
@@ -174,6 +189,10 @@ impl fmt::Display for Change {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_job::{
+        graph::layered::{LayerTimes, Layered},
+        trace::{Layer, Tensor},
+    };
 
     #[test]
     fn changes_are_read_as_they_are_written() {
@@ -208,5 +227,53 @@ mod tests {
             let error = text.parse::<Change>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    fn ring_of(workers: usize) -> Scenario {
+        let tensor =
+            |name: &str, elements| Tensor { name: name.into(), elements, dtype: Dtype::F32 };
+        let layer = |name: &str, elements: &[u64]| Layer {
+            name: name.into(),
+            tensors: elements.iter().map(|&elements| tensor(name, elements)).collect(),
+            activation_bytes: 0,
+        };
+        // Whole multiples of the number of workers, as `play_mirrored` would make them.
+        let unit = 64 * workers as u64;
+        let layers = vec![layer("a", &[unit]), layer("b", &[40 * unit]), layer("c", &[300 * unit])];
+        let times = LayerTimes { forward: 40_000, backward: 90_000, ..LayerTimes::default() };
+        let hosts = (0..workers).map(|rank| rank.to_string()).collect();
+        let graph = Layered::alike(layers, &[times; 3], hosts, 4).graph();
+        let settings = Settings {
+            strategy: StrategyChoice("ring".to_string()),
+            partition: ByteSize(4 * 32 * unit),
+            credit: ByteSize(4 * 64 * unit),
+            ..Settings::default()
+        };
+        let link = |rate, latency| Link {
+            rate: Rate::from_bytes_per_second(rate),
+            latency: Duration::from_micros(latency),
+        };
+        let config = ClusterConfig::default();
+        Scenario { graph, settings, wire: link(1e9, 20), memory: link(4e9, 5), config }
+    }
+
+    #[test]
+    fn one_worker_stands_for_all_of_a_ring() {
+        for workers in [2, 3, 8, 16] {
+            let scenario = ring_of(workers);
+            let (all, one) = (scenario.play().unwrap(), scenario.play_mirrored(workers).unwrap());
+            let ends = |played: &Played| -> Vec<u64> {
+                played.steps.iter().map(|step| step[0].0).collect()
+            };
+            assert_eq!(ends(&all), ends(&one), "{workers} workers");
+            assert!(one.events * workers as u64 <= all.events * 11 / 10);
+        }
+    }
+
+    #[test]
+    fn one_worker_cannot_stand_for_a_tree() {
+        let mut scenario = ring_of(4);
+        scenario.settings.strategy = StrategyChoice("double_tree".to_string());
+        assert_eq!(scenario.play_mirrored(4), Err(ReplayError::NotSymmetric));
     }
 }

@@ -63,6 +63,8 @@ struct Places {
     host_latency: Vec<u64>,
     rack_latency: Vec<u64>,
     memory_latency: u64,
+    /// Whether a host's traffic to others stands for that of others to it.
+    mirrored: bool,
 }
 
 impl Places {
@@ -99,7 +101,8 @@ impl Places {
         let latency = self.host_latency[here as usize].max(self.host_latency[there as usize]);
         let (near, far) = (self.rack_of[here as usize], self.rack_of[there as usize]);
         if near == far || self.racks == 0 {
-            return (latency, over(&[LinkName::HostOut(here), LinkName::HostIn(there)]));
+            let inward = if self.mirrored { here } else { there };
+            return (latency, over(&[LinkName::HostOut(here), LinkName::HostIn(inward)]));
         }
         let between = self.rack_latency[near as usize].max(self.rack_latency[far as usize]);
         let path = over(&[
@@ -117,6 +120,7 @@ impl<P> Network<P> {
         view: &View,
         topology: &Topology,
         config: NetworkConfig,
+        mirrored: bool,
         seed: u64,
     ) -> Result<Network<P>, ReplayError> {
         let mut numbers = rustc_hash::FxHashMap::default();
@@ -154,6 +158,7 @@ impl<P> Network<P> {
             host_latency: topology.hosts.iter().map(|host| nanos(host.link.latency)).collect(),
             rack_latency: topology.uplinks.iter().map(|link| nanos(link.latency)).collect(),
             memory_latency: nanos(topology.memory.latency),
+            mirrored,
             host_of,
         };
         Ok(Network {
