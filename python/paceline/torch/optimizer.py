@@ -68,6 +68,8 @@ class DistributedOptimizer(Optimizer):
         self._unseen: list[int] | None = None
         self._step_of_one = _unwrapped_step(optimizer)
         self._use: Handle | None = None
+        #: Whether workers know what any of them used in this step.
+        self._agreed = False
         self._said: set[str] = set()
         self._gradients = {
             parameter: Gradient(parameter, name, place)
@@ -140,10 +142,11 @@ class DistributedOptimizer(Optimizer):
         if closure is not None:
             raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
         self.drain()
-        if not self._agree_on_use():
+        if not (self._agreed or self._agree_on_use()):
             raise PacelineError(
                 "step() without a backward pass since the last one: was it called twice?"
             )
+        self._agreed = False
         for bundle in self._bundles:
             bundle.close()
         if self._unseen is None:
@@ -166,6 +169,8 @@ class DistributedOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients; those in flight as soon as their parameters are updated."""
         waiting = self._pending.waiting if self._pending is not None else {}
+        # Whoever synchronised and then passed over the step begins anew.
+        self._agreed = False
         if self._pending is not None:
             self._pending.afterwards = to_none if set_to_none else to_zero
         for gradient in self._gradients.values():
@@ -175,7 +180,10 @@ class DistributedOptimizer(Optimizer):
                 (to_none if set_to_none else to_zero)(gradient.parameter)
 
     def synchronize(self) -> None:
-        """Wait until every posted gradient holds the average; nothing is updated."""
+        """Wait until every gradient of this step holds the average; nothing is updated. All workers call it."""
+        # What only others used is not on its way yet, and they would wait for this worker's part of it.
+        if self._pending is None and not self._agreed and any(one.used for one in self._gradients.values()):
+            self._agreed = self._agree_on_use()
         self._flush()
         begin = tracing.begin_wait()
         for gradient in self._gradients.values():

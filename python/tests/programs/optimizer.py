@@ -174,6 +174,31 @@ def clipping_is_of_averages(rank: int) -> None:
     assert same_everywhere(model)
 
 
+class Either(nn.Module):
+    """Uses one of its layers on even ranks and the other one on odd ranks."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.rank = rank
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers[self.rank % 2](inputs)
+
+
+def clipping_waits_for_what_only_others_used(rank: int) -> None:
+    model = Either(rank)
+    optimizer = pl.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model)
+    for _ in range(3):
+        model(torch.randn(3, 4)).square().sum().backward()
+        norm = pl.clip_grad_norm_(optimizer, 0.01)
+        assert torch.equal(pl.broadcast(norm), norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_everywhere(model)
+    optimizer.close()
+
+
 def scalers_skip_together(rank: int) -> None:
     model, optimizer, loss = small(rank)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -281,6 +306,7 @@ CASES = (
     reading_drains,
     copies_are_quiet,
     clipping_is_of_averages,
+    clipping_waits_for_what_only_others_used,
     scalers_skip_together,
     accumulation_counts_passes,
     step_hooks_are_called_once_a_step,
