@@ -6,8 +6,8 @@ use paceline_job::{
     graph::{Graph, OperationId, Role},
     trace::{Kind, LaneKind, Phase, Stamp},
 };
-use paceline_replay::graph::Played;
-use std::collections::HashMap;
+use paceline_replay::graph::{Piece, Played, critical_path};
+use std::collections::{HashMap, HashSet};
 
 /// What a bar is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Bar {
     pub to: u64,
     pub look: Look,
     pub name: String,
+    /// Whether it is on the critical path, where that is known.
+    pub critical: bool,
 }
 
 /// Bars of one worker and one kind.
@@ -99,6 +101,7 @@ pub fn measured(loaded: &Loaded, most_workers: usize) -> Vec<Row> {
                 to: end.min(to).since(from),
                 look,
                 name: span.name.to_string(),
+                critical: false,
             };
             let lane = worker.lanes.get(span.lane.0 as usize).map(|lane| lane.kind);
             if look == Look::Network || lane == Some(LaneKind::Network) {
@@ -124,12 +127,21 @@ pub fn predicted(graph: &Graph, played: &Played, most_workers: usize) -> Vec<Row
 
 /// Everything between two times.
 pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -> Vec<Row> {
-    let bar = |begin: Time, end: Time, look, name: &str| {
+    let path = critical_path(graph, played, from);
+    let (mut nodes, mut operations) = (HashSet::new(), HashSet::new());
+    for piece in path {
+        match piece {
+            Piece::Node { node, .. } => nodes.insert(node.0),
+            Piece::Operation { operation, .. } => operations.insert(operation.0),
+        };
+    }
+    let bar = |begin: Time, end: Time, look, name: &str, critical| {
         (end > from && begin < to && begin < end).then(|| Bar {
             from: begin.max(from).0 - from.0,
             to: end.min(to).0 - from.0,
             look,
             name: name.to_string(),
+            critical,
         })
     };
     let mut posted: HashMap<(OperationId, Rank), Time> = HashMap::new();
@@ -145,14 +157,16 @@ pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -
             let bars = sequence.nodes.iter().filter_map(|id| {
                 let node = &graph.nodes[id.index()];
                 let end = played.ends[id.index()];
-                bar(played.begins[id.index()], end, Look::of(node.phase), &node.name)
+                let critical = nodes.contains(&id.0);
+                bar(played.begins[id.index()], end, Look::of(node.phase), &node.name, critical)
             });
             rows.push(Row { rank, name: sequence.lane.name.clone(), bars: bars.collect() });
         }
         let arrivals = played.arrivals.iter().filter(|(_, receiver, _)| *receiver == rank);
         let bars = arrivals.filter_map(|(operation, _, over)| {
             let begin = *posted.get(&(*operation, rank))?;
-            bar(begin, *over, Look::Network, &graph.operations[operation.index()].name)
+            let critical = operations.contains(&operation.0);
+            bar(begin, *over, Look::Network, &graph.operations[operation.index()].name, critical)
         });
         rows.push(Row { rank, name: "communication".to_string(), bars: bars.collect() });
     }

@@ -40,7 +40,8 @@ pub fn draw(loaded: &Loaded, played: &Played, report: &str) -> String {
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Replay</title><meta name=\"viewport\" \
-         content=\"width=device-width\"><style>{STYLE}{}</style>\n<h1>Replay</h1>\n<p class=\"legend\">{}</p>\n",
+         content=\"width=device-width\"><style>{STYLE}{}</style>\n<h1>Replay</h1>\n<p class=\"legend\">{}<span>outlined: on the critical \
+         path</span></p>\n",
         LOOKS
             .map(|look| format!(".{0}{{fill:var(--{0});background:var(--{0})}}", look.name()))
             .concat(),
@@ -86,7 +87,11 @@ fn timeline(rows: &[Row], longest: u64, title: &str) -> String {
                 top + 2.0,
                 width.max(0.3),
                 ROW - 4.0,
-                if bar.look == Look::Network { " opacity=\".5\"" } else { "" },
+                match (bar.critical, bar.look) {
+                    (true, _) => " stroke=\"currentColor\" stroke-width=\".6\"",
+                    (false, Look::Network) => " opacity=\".5\"",
+                    (false, _) => "",
+                },
                 escaped(&bar.name),
             );
         }
@@ -119,7 +124,8 @@ mod tests {
 
     #[test]
     fn names_from_a_trace_cannot_become_markup() {
-        let bar = Bar { from: 0, to: 10, look: Look::Forward, name: "<script>\"&".to_string() };
+        let name = "<script>\"&".to_string();
+        let bar = Bar { from: 0, to: 10, look: Look::Forward, name, critical: false };
         let row = Row { rank: Rank(0), name: "a<b".to_string(), bars: vec![bar] };
         let svg = timeline(&[row], 10, "t");
         assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;&quot;&amp;"), "{svg}");

@@ -39,7 +39,8 @@ pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
         for bar in bars {
             let begin = Stamp(i64::try_from(bar.from).unwrap_or(i64::MAX));
             let event = Event::complete(bar.name, begin, bar.to - bar.from);
-            writer.write(&event.category(bar.look.name()).on(i64::from(rank.0), lane))?;
+            let event = event.category(bar.look.name()).on(i64::from(rank.0), lane);
+            writer.write(&if bar.critical { event.with("critical", 1) } else { event })?;
         }
     }
     writer.finish()
