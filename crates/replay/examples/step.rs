@@ -168,7 +168,7 @@ fn play(profile: &Profile, options: &Options) -> Result<Vec<f64>, Box<dyn Error>
         jitter: options.jitter,
         ..NetworkConfig::default()
     };
-    let config = ClusterConfig { network, ..ClusterConfig::default() };
+    let config = Box::new(ClusterConfig { network, ..ClusterConfig::default() });
     let topology = Topology::uniform(&view, link, link);
     let network = Network::Engines { view: Arc::new(view), topology, config };
     let played = graph::play(&layered.graph(), &network)?;

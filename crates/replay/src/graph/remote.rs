@@ -29,7 +29,7 @@ pub enum Network {
         /// What joins them.
         topology: Topology,
         /// What they are like.
-        config: ClusterConfig,
+        config: Box<ClusterConfig>,
     },
 }
 
@@ -69,7 +69,7 @@ impl Remote {
                     let (now, next) = (graph.workers.len(), workers);
                     return Err(ReplayError::Members { now, next });
                 }
-                let cluster = Cluster::new(view.clone(), topology, config.clone())?;
+                let cluster = Cluster::new(view.clone(), topology, ClusterConfig::clone(config))?;
                 return Ok(Remote::Engines(Box::new(cluster)));
             }
         };

@@ -32,7 +32,7 @@ impl Scenario {
         if topology.hosts.is_empty() {
             topology.hosts.push(Host { name: String::new(), rack: 0, link: self.wire });
         }
-        Network::Engines { view: Arc::new(view), topology, config: self.config.clone() }
+        Network::Engines { view: Arc::new(view), topology, config: Box::new(self.config.clone()) }
     }
 
     /// The same job on so many workers like the first of this one, of which one stands for all: see
@@ -46,7 +46,7 @@ impl Scenario {
         let hosts: Vec<String> = (0..workers).map(|rank| rank.to_string()).collect();
         let view = View::on_hosts(hosts, settings);
         let topology = Topology::uniform(&view, self.wire, self.memory);
-        let config = ClusterConfig { mirrored: true, ..self.config.clone() };
+        let config = Box::new(ClusterConfig { mirrored: true, ..self.config.clone() });
         play(&graph, &Network::Engines { view: Arc::new(view), topology, config })
     }
 

@@ -114,6 +114,7 @@ fn draw_config(random: &mut Random) -> ClusterConfig {
                 .map(Rate::from_bytes_per_second),
             combine: *random.choose(&[Combine::Overlapped, Combine::After]),
         },
+        mirrored: false,
         seed: random.bits(),
         most_events: 20_000_000,
     }
