@@ -1,0 +1,108 @@
+//! `paceline replay` as people call it: a table of layers or a trace in; times, causes, drawings and answers out.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+const TABLE: &str = "\
+name,forward_ms,backward_ms,tensors
+a,1,2,200000
+b,1,2,200000
+c,1,2,4000000
+";
+
+fn paceline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_paceline")).args(arguments).output().unwrap()
+}
+
+fn table(folder: &Path) -> String {
+    let path = folder.join("layers.csv");
+    fs::write(&path, TABLE).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+fn report(arguments: &[&str]) -> Value {
+    let output = paceline(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn answers(report: &Value) -> Vec<f64> {
+    let answers = report["what_if"].as_array().unwrap();
+    answers.iter().map(|answer| answer["step_ms"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_faster_network_and_fewer_bytes_shorten_a_step_until_computation_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let sweep = "workers=4+bandwidth=1gbit,10gbit,1000gbit";
+    let half = "workers=4+bandwidth=1gbit+precision=f16";
+    let common = ["replay", &trace, "--bandwidth", "1gbit"];
+    let found = report(&[&common[..], &["--what-if", sweep, "--what-if", half]].concat());
+    let steps = answers(&found);
+    assert_eq!(steps.len(), 4);
+    assert!(steps[0] > 2.0 * steps[1] && steps[1] > steps[2], "{steps:?}");
+    // 17.6 MB go one and a half times over a gigabit a second; nine milliseconds are computed.
+    assert!(steps[0] > 200.0 && steps[2] < 11.0, "{steps:?}");
+    assert!((0.45..0.6).contains(&(steps[3] / steps[0])), "{steps:?}");
+    assert_eq!(found["step_ms"], found["compute_ms"], "one worker has nobody to wait for");
+}
+
+#[test]
+fn one_worker_stands_for_all_where_all_are_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let common = ["replay", &trace, "--bandwidth", "1gbit", "--what-if", "strategy=ring+workers=8"];
+    let all = answers(&report(&common))[0];
+    let one = answers(&report(&[&common[..], &["--alike"]].concat()))[0];
+    // All lengths are whole multiples of eight.
+    assert_eq!(all, one);
+    let tree = ["replay", &trace, "--bandwidth", "1gbit", "--alike", "--what-if"];
+    let refused = paceline(&[&tree[..], &["strategy=double_tree+workers=8"]].concat());
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(!refused.status.success() && error.contains("`ring`"), "{error}");
+}
+
+#[test]
+fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (page, plot, written) = (path("p.html"), path("p.svg"), path("p.json.gz"));
+    let common = ["replay", &trace, "--bandwidth", "1gbit", "--what-if", "workers=2,4"];
+    let files = ["--html", &page, "--plot", &plot, "--trace-out", &written];
+    let output = paceline(&[&common[..], &files[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("workers=4") && text.contains("Critical path"), "{text}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && !page.contains("http"), "nothing is fetched from elsewhere");
+    assert!(fs::read_to_string(plot).unwrap().contains("workers=4"));
+    let (before, after) = (report(&["replay", &trace]), report(&["replay", &written]));
+    let difference = before["step_ms"].as_f64().unwrap() - after["step_ms"].as_f64().unwrap();
+    assert!(difference.abs() < 0.01, "{difference} ms");
+}
+
+#[test]
+fn what_cannot_be_played_is_said_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let text = folder.path().join("text.json");
+    fs::write(&text, "no trace").unwrap();
+    for (arguments, code, part) in [
+        (vec!["replay", "/nowhere"], 1, "/nowhere"),
+        (vec!["replay", text.to_str().unwrap()], 1, "text.json"),
+        (vec!["replay", &trace, "--what-if", "workers=4"], 2, "--bandwidth"),
+        (vec!["replay", &trace, "--what-if", "speed=4"], 2, "bandwidth=25gbit"),
+        (vec!["replay", &trace, "--skip", "9"], 2, "--skip 9"),
+    ] {
+        let output = paceline(&arguments);
+        let error = String::from_utf8_lossy(&output.stderr).to_string();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(part), "{arguments:?}: {error}");
+    }
+}
