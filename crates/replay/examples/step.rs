@@ -10,16 +10,18 @@
 //! if scheduling were perfect, a check on the bound that `bench/training` calculates. The rate is of payload.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rate, Settings, StrategyChoice, Time, Topology, View,
-    graph::layered::{LayerTimes, Layered},
-    trace::{self, Tensor},
+    ByteSize, Link, Rate, Settings, StrategyChoice, Time, Topology, View,
+    graph::{
+        Clocks, Job,
+        layered::{LayerTimes, Layered},
+    },
+    trace::Trace,
 };
 use paceline_replay::{
     ClusterConfig, NetworkConfig,
     graph::{self, Network},
 };
-use serde::Deserialize;
-use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
+use std::{error::Error, path::Path, str::FromStr, sync::Arc, time::Duration};
 
 /// Steps before those that count: the first finds nothing left over from one before.
 const WARMUP: usize = 2;
@@ -115,11 +117,7 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(name: &str, value: &str) -> Result<
 }
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string(&options.profile)
-        .map_err(|problem| format!("{}: {problem}", options.profile))?;
-    let profile: Profile = serde_json::from_str(&text)
-        .map_err(|problem| format!("{} is no profile: {problem}", options.profile))?;
-    let steps = play(&profile, options)?;
+    let steps = play(options)?;
     let seconds = steps.iter().sum::<f64>() / steps.len() as f64;
     if options.json {
         println!("{}", serde_json::json!({ "seconds": seconds, "steps": steps }));
@@ -129,36 +127,22 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-#[derive(Deserialize)]
-struct Profile {
-    layers: Vec<Layer>,
-}
-
-#[derive(Deserialize)]
-struct Layer {
-    tensors: Vec<u64>,
-    forward: f64,
-    backward: f64,
-}
-
 /// The seconds of each step that counts, on the slowest worker.
-fn play(profile: &Profile, options: &Options) -> Result<Vec<f64>, Box<dyn Error>> {
-    let mut layers = Vec::new();
-    let mut times = Vec::new();
-    for (place, layer) in profile.layers.iter().enumerate() {
-        let tensor = |(number, &elements): (usize, &u64)| Tensor {
-            name: format!("{place}.{number}").into(),
-            elements,
-            dtype: Dtype::F32,
-        };
-        let tensors = layer.tensors.iter().enumerate().map(tensor).collect();
-        layers.push(trace::Layer { name: place.to_string().into(), tensors, activation_bytes: 0 });
-        let nanoseconds = |seconds: f64| (1e9 * options.slow * seconds).round() as u64;
-        let (forward, backward) = (nanoseconds(layer.forward), nanoseconds(layer.backward));
-        times.push(LayerTimes { forward, backward, ..LayerTimes::default() });
-    }
+fn play(options: &Options) -> Result<Vec<f64>, Box<dyn Error>> {
+    let trace = Trace::read(Path::new(&options.profile))?;
+    let job = Job::from_trace(&trace, &Clocks::agreeing())?;
+    let profile = job.layered.ok_or("the profile names no layers")?;
+    let slower = |nanoseconds: u64| (options.slow * nanoseconds as f64).round() as u64;
+    let times: Vec<LayerTimes> = profile.workers[0].steps[0]
+        .iter()
+        .map(|times| LayerTimes {
+            forward: slower(times.forward),
+            backward: slower(times.backward),
+            ..LayerTimes::default()
+        })
+        .collect();
     let hosts: Vec<String> = (0..options.workers).map(|rank| format!("host{rank}")).collect();
-    let layered = Layered::alike(layers, &times, hosts.clone(), WARMUP + options.steps);
+    let layered = Layered::alike(profile.layers, &times, hosts.clone(), WARMUP + options.steps);
     let layered = Layered { scheduled: options.scheduled, ..layered };
 
     let view = View::on_hosts(hosts, options.settings.clone());
