@@ -102,7 +102,8 @@ def memberships() -> list[Membership]:
 
 def _tell_tracing(what: str, worker: Worker) -> None:
     """Traces are recorded with PyTorch's help; without PyTorch there is nobody to tell."""
-    if "torch" in sys.modules:
+    # An entry of None is how a program forbids the import.
+    if sys.modules.get("torch") is not None:
         from paceline.torch import tracing
 
         getattr(tracing, what)(worker)
