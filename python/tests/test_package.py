@@ -26,6 +26,7 @@ WITH_TORCH = [
     "paceline.torch.optimizer",
     "paceline.torch.state",
     "paceline.torch.tensors",
+    "paceline.torch.tracing",
     "paceline.torch.versions",
 ]
 
@@ -77,7 +78,7 @@ def test_the_stub_names_what_the_native_module_has() -> None:
     for name in dir(_native):
         if not name.startswith("__"):
             assert re.search(rf"(class|def) {name}\b", stub), f"the stub lacks {name}"
-    for kind in (_native.Worker, _native.Handle, _native.Coordinator):
+    for kind in (_native.Worker, _native.Handle, _native.Coordinator, _native.Recording):
         for name in vars(kind):
             if not name.startswith("__"):
                 assert re.search(rf"def {name}\b", stub), f"the stub lacks {kind.__name__}.{name}"
