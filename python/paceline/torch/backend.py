@@ -275,6 +275,7 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
                 copies.append(combine)
         return self._work(started, batch, "all_reduce", opts, copies, batch[0].device)
 
+
 class _Face:
     """What PyTorch looks for when it asks a group for its backend on a device."""
 

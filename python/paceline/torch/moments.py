@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from paceline._native import Recording
 
 
-
 class HostMoments:
     """Moments are numbers, and spans are recorded at once."""
 
