@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -63,6 +64,7 @@ class DistributedOptimizer(optimizer.DistributedOptimizer):
             ours = {"scheduled": False, "broadcast": False, **ours}
         super().__init__(optimizer, model, **ours)
 
+    @torch._disable_dynamo
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter; without a model, now."""
         super().step(closure)

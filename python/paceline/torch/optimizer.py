@@ -135,8 +135,9 @@ class DistributedOptimizer(Optimizer):
         self.drain()
         self._inner.load_state_dict(state_dict)
 
-    # The step.
+    # The step. `torch.compile` of a whole training step leaves these to Python, as it does PyTorch's own.
 
+    @torch._disable_dynamo
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter as soon as its gradient is there, with the hyper-parameters of now."""
         if closure is not None:
@@ -159,13 +160,14 @@ class DistributedOptimizer(Optimizer):
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
         self._pending = Step(self._inner, due)
         if hooked:
-            self.synchronize()
+            self._wait_for_all()
             # As the class has it, with the hooks around it.
             self._update(due, lambda: type(self._inner).step(self._inner))
         else:
             self._update(self._done())
         tracing.step_over(crosses_step=not hooked)
 
+    @torch._disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients; those in flight as soon as their parameters are updated."""
         waiting = self._pending.waiting if self._pending is not None else {}
@@ -179,17 +181,13 @@ class DistributedOptimizer(Optimizer):
                 gradient.reset()
                 (to_none if set_to_none else to_zero)(gradient.parameter)
 
+    @torch._disable_dynamo
     def synchronize(self) -> None:
         """Wait until every gradient of this step holds the average; nothing is updated. All workers call it."""
-        # What only others used is not on its way yet, and they would wait for this worker's part of it.
-        if self._pending is None and not self._agreed and any(one.used for one in self._gradients.values()):
-            self._agreed = self._agree_on_use()
-        self._flush()
-        begin = tracing.begin_wait()
-        for gradient in self._gradients.values():
-            gradient.finish()
-        tracing.end_wait(begin)
+        self._post_the_rest()
+        self._wait_for_all()
 
+    @torch._disable_dynamo
     def drain(self) -> None:
         """Wait until every update of the last step is made."""
         if self._pending is not None:
@@ -217,6 +215,39 @@ class DistributedOptimizer(Optimizer):
         self._attachments = []
 
     # Inside.
+
+    def _post_the_rest(self) -> None:
+        """What only others used is not on its way yet, and they would wait for this worker's part of it."""
+        # Updates that are due here may be made elsewhere: all workers must ask alike.
+        self.drain()
+        if not self._agreed:
+            self._agreed = self._agree_on_use()
+        self._flush()
+
+    def _wait_for_all(self) -> None:
+        begin = tracing.begin_wait()
+        for gradient in self._gradients.values():
+            gradient.finish()
+        tracing.end_wait(begin)
+
+    def _norms(self, norm_type: float) -> list[torch.Tensor]:
+        """Of all averages, each taken when it is there, while others are on their way."""
+        self._post_the_rest()
+        norms: dict[int, torch.Tensor] = {}
+        waiting = list(self._gradients.values())
+        begin = tracing.begin_wait()
+        # Each turn takes one off at least.
+        while waiting:
+            done = [gradient for gradient in waiting if gradient.is_done()] or waiting[:1]
+            for gradient in done:
+                gradient.finish()
+                if gradient.parameter.grad is not None:
+                    norms[gradient.place] = torch.linalg.vector_norm(gradient.parameter.grad, norm_type)
+            taken = {gradient.place for gradient in done}
+            waiting = [gradient for gradient in waiting if gradient.place not in taken]
+        tracing.end_wait(begin)
+        # In one order everywhere, so that all workers come to the same sum.
+        return [norms[place] for place in sorted(norms)]
 
     def _check_parameters(self) -> None:
         known = self._gradients
@@ -260,6 +291,13 @@ class DistributedOptimizer(Optimizer):
             self._before_forward(self._unseen)
 
     def _before_forward(self, places: Sequence[int], *_: Any) -> None:
+        # Until the first step, the order is to be seen.
+        if self._pending is not None or self._unseen is None:
+            self._catch_up(places)
+
+    # A compiled update may round otherwise than the one in `step()`, and which of them is made depends on the network.
+    @torch._disable_dynamo
+    def _catch_up(self, places: Sequence[int]) -> None:
         self._order.see(places)
         if self._pending is None:
             return
@@ -365,12 +403,16 @@ class DistributedOptimizer(Optimizer):
 
 
 def clip_grad_norm_(
-    optimizer: DistributedOptimizer, max_norm: float, norm_type: float = 2.0, **rest: Any
+    optimizer: DistributedOptimizer,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> torch.Tensor:
     """:func:`torch.nn.utils.clip_grad_norm_` of the averaged gradients of all parameters.
 
-    The norm needs every gradient, so this step waits for all of them and does not overlap the next
-    forward pass.
+    The norm of each is taken when it arrives, but their norm needs every gradient, so this step waits for all of
+    them and does not overlap the next forward pass.
 
     >>> world.init()
     >>> model = nn.Linear(1, 1, bias=False)
@@ -380,10 +422,15 @@ def clip_grad_norm_(
     3.0
     """
     optimizer._say_once("clip_grad_norm_", "needs all gradients before the step")
-    optimizer.drain()
-    optimizer.synchronize()
+    norms = optimizer._norms(float(norm_type))
+    if not norms:
+        return torch.tensor(0.0)
+    total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), float(norm_type))
+    if error_if_nonfinite and not torch.isfinite(total):
+        raise PacelineError(f"the norm of all gradients is {total.item()}, so they cannot be clipped to {max_norm}")
     parameters = [gradient.parameter for gradient in optimizer._gradients.values()]
-    return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, **rest)
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, total, foreach)
+    return total
 
 
 def _refuse(optimizer: Optimizer, accumulate: int) -> None:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import paceline as pl
 from paceline import world
 
-STEPS = 12
+STEPS = 20
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-3),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, foreach=True),
@@ -165,8 +165,10 @@ def copies_are_quiet(rank: int) -> None:
 def clipping_is_of_averages(rank: int) -> None:
     model, optimizer, loss = small(rank)
     loss().backward()
+    optimizer.synchronize()
+    wanted = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     norm = pl.clip_grad_norm_(optimizer, 0.01)
-    assert torch.equal(pl.broadcast(norm), norm) and norm > 0.01
+    assert torch.equal(pl.broadcast(norm), norm) and torch.equal(norm, wanted) and norm > 0.01
     total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
     assert torch.isclose(total, torch.tensor(0.01))
     optimizer.step()
@@ -229,6 +231,21 @@ def accumulation_counts_passes(rank: int) -> None:
     other(inputs[2]).square().mean().backward()
     reference.step()
     assert equal(model, other)
+
+
+def compiling_the_model_changes_no_update(rank: int) -> None:
+    trained = []
+    for compiled in (False, True):
+        model, optimizer, _ = small(rank)
+        forward = torch.compile(model, backend="aot_eager") if compiled else model
+        for _ in range(6):
+            forward(torch.randn(5, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert same_everywhere(model)
+        trained.append(model)
+        optimizer.close()
+    assert equal(*trained)
 
 
 def step_hooks_are_called_once_a_step(rank: int) -> None:
@@ -309,6 +326,7 @@ CASES = (
     clipping_waits_for_what_only_others_used,
     scalers_skip_together,
     accumulation_counts_passes,
+    compiling_the_model_changes_no_update,
     step_hooks_are_called_once_a_step,
     misuse_is_named,
     use_outside_forward_is_refused,
