@@ -10,6 +10,9 @@ from conftest import EXAMPLES, PROGRAMS, run_launcher, run_ranks
 
 pytest.importorskip("torch")
 
+#: Scripts that know nothing of us but the backend's name.
+UNMODIFIED = ("ddp_resnet", "ddp_gpt", "ddp_unused")
+
 
 def digests(backend: str, size: int) -> list[str]:
     ranks = run_ranks(size, PROGRAMS / "ddp.py", backend, secret=False)
@@ -29,7 +32,7 @@ def test_four_replicas_are_bit_equal_with_each_other() -> None:
     digests("paceline", 4)
 
 
-@pytest.mark.parametrize("example", ["ddp_resnet", "ddp_gpt", "ddp_unused"])
+@pytest.mark.parametrize("example", UNMODIFIED)
 def test_examples_learn_under_paceline_run(paceline_command: str, example: str) -> None:
     script = EXAMPLES / f"{example}.py"
     run = run_launcher(paceline_command, "run", "-n", "2", "--", sys.executable, script, "--steps", "8")
@@ -38,9 +41,10 @@ def test_examples_learn_under_paceline_run(paceline_command: str, example: str) 
     assert len(losses) == 8 and losses[-1] < losses[0], run.stdout
 
 
-def test_an_example_runs_under_torchrun_and_warns_of_the_secret() -> None:
+@pytest.mark.parametrize("example", UNMODIFIED)
+def test_examples_run_under_torchrun_and_warn_of_the_secret(example: str) -> None:
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    run = run_launcher(*launcher, EXAMPLES / "ddp_unused.py", "--steps", "2")
+    run = run_launcher(*launcher, EXAMPLES / f"{example}.py", "--steps", "2")
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("loss") == 2
     assert run.stderr.count("as private as that store") == 1
