@@ -334,7 +334,7 @@ class DistributedOptimizer(Optimizer):
                 f"`{gradient.name}` got its next gradient before the last update: it is used outside the "
                 "forward() of its module; call synchronize() and drain() after step(), or use DDP"
             )
-        if gradient.arrives is not None or gradient.held:
+        if gradient.arrives is not None or gradient.held or self._agreed:
             raise PacelineError(
                 f"`{gradient.name}` got a second gradient before step(): to add gradients up, use no_sync() "
                 f"for all passes but the last, or accumulate=N"

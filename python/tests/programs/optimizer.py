@@ -300,6 +300,13 @@ def misuse_is_named(rank: int) -> None:
     optimizer.synchronize()
     optimizer.close()
 
+    model, optimizer, loss = small(rank)
+    loss().backward()
+    optimizer.synchronize()
+    raises("no_sync", lambda: loss().backward())
+    optimizer.zero_grad()
+    optimizer.close()
+
 
 def use_outside_forward_is_refused(rank: int) -> None:
     model, optimizer, loss = small(rank)
