@@ -3,9 +3,9 @@ step predicted under others (strategy, partition and credit, rate, number of hos
 
     sudo -E python bench/training/prediction.py --profile resnet50 --slow 50 --rates 500mbit,1gbit --hosts 4,8
 
-Layers are played by timers on the hosts of a testbed, one worker each, as in `run.py`. The first rate and the first number
-of hosts are those of the recording. Beside the replay stands a prediction that takes each operation as one transfer of
-its bytes after another. The table goes to standard output, everything to --json.
+Layers are played by timers on the hosts of a testbed, one worker each, as in `run.py`. The first rate and the first
+number of hosts are those of the recording. Beside the replay stands a prediction that takes each operation as one
+transfer of its bytes after another. The table goes to standard output, everything to --json.
 
 Exit codes: 0 all cells measured, 1 error, 2 wrong usage, 3 a cell failed, 130 interrupted.
 """
@@ -165,7 +165,8 @@ class Bench:
 def table(name: str, slow: float, rows: list[dict[str, Any]]) -> str:
     """Measured and predicted, and how many of them are near."""
     lines = [
-        "| model | hosts, rate | strategy | partition, credit | measured | predicted | off | one transfer after another |",
+        "| model | hosts, rate | strategy | partition, credit | measured | predicted | off | one transfer after another "
+        "|",
         "|---|---|---|---|---|---|---|---|",
     ]
     errors = []
@@ -173,7 +174,8 @@ def table(name: str, slow: float, rows: list[dict[str, Any]]) -> str:
         off, lumped = (row[which] / row["measured_s"] - 1 for which in ("predicted_s", "lumped_s"))
         errors.append(abs(off))
         lines.append(
-            f"| {name}, {slow:g}x | {row['hosts']}, {row['rate']} | {row['strategy']} | {row['partition']}, {row['credit']} "
+            f"| {name}, {slow:g}x | {row['hosts']}, {row['rate']} | {row['strategy']} "
+            f"| {row['partition']}, {row['credit']} "
             f"| {row['measured_s']:.3f} s | {row['predicted_s']:.3f} s | {100 * off:+.1f} % | {100 * lumped:+.1f} % |"
         )
     if errors:

@@ -318,7 +318,8 @@ impl Service {
     }
 
     fn give_view(&mut self) {
-        let (view, order) = self.roster.first_view(self.config.settings.clone(), self.config.fusion.clone());
+        let (view, order) =
+            self.roster.first_view(self.config.settings.clone(), self.config.fusion.clone());
         for member in &mut self.members {
             // Members and seats come and go together.
             let position = order.iter().position(|ticket| *ticket == member.ticket);
