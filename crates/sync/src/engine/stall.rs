@@ -186,7 +186,7 @@ impl Engine {
         payload: &[u8],
         out: &mut Vec<Action>,
     ) {
-        let Some(id) = self.posted(&key) else { return };
+        // Nonsense is nonsense, whether or not somebody waits for it.
         let standing = match payload.first() {
             Some(0) => Standing::Absent,
             Some(1) => Standing::Posted,
@@ -196,6 +196,7 @@ impl Engine {
                 return out.push(Action::Close { peer: from, reason });
             }
         };
+        let Some(id) = self.posted(&key) else { return };
         let last = one_line(&payload[1..]);
         self.note_answer(now, id, from, (standing, last), out);
     }
