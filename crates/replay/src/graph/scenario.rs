@@ -3,8 +3,8 @@
 use super::{Network, Played, play};
 use crate::{ClusterConfig, error::ReplayError};
 use paceline_job::{
-    ByteSize, Dtype, Host, Link, ParseQuantityError, Rate, Settings, StrategyChoice, Topology,
-    View, WrittenDuration, graph::Graph,
+    ByteSize, Dtype, Host, Link, Measured, ParseQuantityError, Rate, Settings, StrategyChoice,
+    Topology, View, WrittenDuration, graph::Graph,
 };
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -27,12 +27,18 @@ impl Scenario {
     /// The network of engines that these conditions make.
     pub fn network(&self) -> Network {
         let hosts = self.graph.workers.iter().map(|worker| worker.host.clone());
-        let view = View::on_hosts(hosts.collect(), self.settings.clone());
+        let view = self.view(hosts.collect());
         let mut topology = Topology::uniform(&view, self.wire, self.memory);
         if topology.hosts.is_empty() {
             topology.hosts.push(Host { name: String::new(), rack: 0, link: self.wire });
         }
         Network::Engines { view: Arc::new(view), topology, config: Box::new(self.config.clone()) }
+    }
+
+    /// What workers would agree on: `auto` decides by what they measure when they meet.
+    fn view(&self, hosts: Vec<String>) -> View {
+        let measured = Measured { memory: Some(self.memory), wire: Some(self.wire) };
+        View { measured, ..View::on_hosts(hosts, self.settings.clone()) }
     }
 
     /// The same job on so many workers like the first of this one, of which one stands for all: see
@@ -42,9 +48,8 @@ impl Scenario {
         let widest = graph.operations.iter().map(|operation| operation.dtype.size()).max();
         let unit = (workers * widest.unwrap_or(1)) as u64;
         let partition = ByteSize((self.settings.partition.0 / unit).max(1) * unit);
-        let settings = Settings { partition, ..self.settings.clone() };
-        let hosts: Vec<String> = (0..workers).map(|rank| rank.to_string()).collect();
-        let view = View::on_hosts(hosts, settings);
+        let mut view = self.view((0..workers).map(|rank| rank.to_string()).collect());
+        view.settings.partition = partition;
         let topology = Topology::uniform(&view, self.wire, self.memory);
         let config = Box::new(ClusterConfig { mirrored: true, ..self.config.clone() });
         play(&graph, &Network::Engines { view: Arc::new(view), topology, config })
