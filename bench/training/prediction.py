@@ -25,18 +25,16 @@ from typing import Any
 
 import bounds
 import profiles
-from cell import START, Cell, CellError, Testbed
+from cell import START, WAYS, Cell, CellError, Testbed
 
 #: What is recorded.
 RECORDED = {"strategy": "ring", "partition": "1MiB", "credit": "1MiB"}
 
-#: Steps that are recorded, after those that only warm up.
+#: Steps that are recorded or measured, after those that only warm up.
 STEPS = 6
 
 #: A run that takes this many times as long as it should has failed.
 PATIENCE = 8.0
-
-WAY = "optimizer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +87,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", default="4", help="numbers of hosts; the first is recorded [4]")
     parser.add_argument("--strategies", default="ring,hierarchical,parameter_server,double_tree", help="to predict")
     parser.add_argument("--pairs", default="256KiB/256KiB,4MiB/4MiB", help="partition and credit, to predict")
+    parser.add_argument("--way", default="optimizer", choices=WAYS[2:], help="to train [optimizer]")
     parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
     parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
     parser.add_argument("--json", type=pathlib.Path, help="where everything measured goes")
@@ -134,15 +133,16 @@ class Bench:
             os.environ.pop(name, None)
         if folder is not None:
             os.environ.update(PACELINE_TRACE=str(folder), PACELINE_TRACE_STEPS=str(STEPS))
+        way = self._options.way
         # Three steps of a recording warm it up, and it ends with the step after its last.
         cell = Cell(
             self._profile.name, self._profile, self._options.slow, 0, case.rate, case.hosts, case.settings(), (), 1,
-            (WAY,), 1 if folder is not None else 3, STEPS + 4 if folder is not None else 3,
+            (way,), 1, STEPS if folder is None else STEPS + 4,
         )  # fmt: skip
         limits = bounds.bound(self._profile, case.hosts, bounds.bits_per_second(case.rate) * bounds.PAYLOAD)
-        patience = START + PATIENCE * cell.steps_of(WAY) * (limits.computation + limits.wire)
+        patience = START + PATIENCE * cell.steps_of(way) * (limits.computation + limits.wire)
         found = self._testbed.measure(cell, patience, lambda _: None)
-        return statistics.median(found["seconds"][WAY])
+        return statistics.median(found["seconds"][way])
 
     def _predict(self, folder: str, case: Case) -> dict[str, float]:
         rate = f"{bounds.bits_per_second(case.rate) * bounds.PAYLOAD / 1e6:.3f}mbit"
@@ -151,9 +151,10 @@ class Bench:
         if done.returncode:
             raise CellError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
         report = json.loads(done.stdout)
+        (answer,) = report["what_if"]
         return {
-            "predicted_s": report["what_if"][0]["step_ms"] / 1e3,
-            "lumped_s": report["lumped_step_ms"] / 1e3,
+            "predicted_s": answer["step_ms"] / 1e3,
+            "lumped_s": answer["lumped_step_ms"] / 1e3,
             "recorded_error": report["recorded_error"],
             "simulated_error": report["predicted_error"],
         }

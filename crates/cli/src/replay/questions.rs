@@ -1,7 +1,7 @@
 //! What-if questions as the command line has them: changes joined by `+`, values separated by commas.
 
 use anyhow::{Context, Result};
-use paceline_replay::graph::{Change, ChangeError, Scenario};
+use paceline_replay::graph::{Change, ChangeError, Network, Scenario, play};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -25,6 +25,10 @@ pub struct Answer {
     pub what_if: String,
     /// A step then.
     pub step_ms: f64,
+    /// What a prediction says that takes each operation as one transfer of its bytes after another; not where one worker
+    /// stands for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lumped_step_ms: Option<f64>,
 }
 
 impl FromStr for Question {
@@ -65,10 +69,15 @@ impl Case {
         }
         let settings = changed.settings.validate();
         settings.with_context(|| format!("--what-if {what_if}"))?;
-        let played = if alike { changed.play_mirrored(workers) } else { changed.play() };
-        let played = played.with_context(|| format!("--what-if {what_if} cannot be played"))?;
-        let step_ms = played.step_ms(skip);
-        Ok(Answer { what_if, step_ms })
+        let context = || format!("--what-if {what_if} cannot be played");
+        if alike {
+            let step_ms = changed.play_mirrored(workers).with_context(context)?.step_ms(skip);
+            return Ok(Answer { what_if, step_ms, lumped_step_ms: None });
+        }
+        let step_ms = changed.play().with_context(context)?.step_ms(skip);
+        let lumped = play(&changed.graph, &Network::Lumped(changed.wire.rate));
+        let lumped_step_ms = Some(lumped.with_context(context)?.step_ms(skip));
+        Ok(Answer { what_if, step_ms, lumped_step_ms })
     }
 }
 
