@@ -9,6 +9,7 @@ pub mod engine;
 pub mod event;
 pub mod frame;
 pub mod listing;
+pub mod metrics;
 pub mod program;
 mod resolver;
 pub mod scheduler;

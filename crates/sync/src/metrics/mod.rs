@@ -1,0 +1,66 @@
+//! What a running job shows of itself, as policies and tuners read it: how long steps take, what wires carried, how long
+//! each layer computed. Plain data with no clock of its own, the same on both clocks.
+
+use paceline_job::{Settings, ViewVersion};
+use std::sync::Arc;
+
+/// The tensors a job synchronises in every step, in the order in which the forward pass needs them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobShape {
+    /// In the order of the forward pass.
+    pub tensors: Vec<TensorShape>,
+}
+
+/// One tensor that is synchronised in every step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorShape {
+    /// Under which it is posted.
+    pub name: Arc<str>,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What one worker saw of one step, or the smoothed values of several.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkerMetrics {
+    /// From the beginning of the step to that of the next, in seconds.
+    pub seconds: f64,
+    /// Bytes a second that left while something was on its way out; 0 where nothing was sent.
+    pub upload: f64,
+    /// Bytes a second that came while something was on its way in; 0 where nothing was received.
+    pub download: f64,
+    /// Computation of each tensor's layer, in the order of [`JobShape::tensors`].
+    pub layers: Vec<LayerMetrics>,
+}
+
+/// Computation of one layer in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LayerMetrics {
+    /// Seconds of its forward pass, without waiting for its parameters.
+    pub forward: f64,
+    /// Seconds of its backward pass.
+    pub backward: f64,
+}
+
+/// What all workers saw of a step: the same on every worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobMetrics {
+    /// The last step that is in it.
+    pub step: u64,
+    /// In force during that step.
+    pub view: ViewVersion,
+    /// Of that view.
+    pub settings: Settings,
+    /// What the job synchronises.
+    pub shape: Arc<JobShape>,
+    /// By rank.
+    pub workers: Vec<WorkerMetrics>,
+}
+
+impl JobMetrics {
+    /// Steps a second: the slowest worker paces all.
+    pub fn speed(&self) -> f64 {
+        let slowest = self.workers.iter().map(|worker| worker.seconds).fold(0.0, f64::max);
+        if slowest > 0.0 { slowest.recip() } else { 0.0 }
+    }
+}
