@@ -10,6 +10,7 @@ pub mod event;
 pub mod frame;
 pub mod listing;
 pub mod metrics;
+pub mod policy;
 pub mod program;
 mod resolver;
 pub mod scheduler;
