@@ -1,0 +1,22 @@
+//! What cannot be learned from, or read.
+
+/// What cannot be learned from, or read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LearnError {
+    /// Give points of as many coordinates as the space has, all of them numbers.
+    #[error(
+        "a point of {found} coordinates was given to a space of {expected}, or one that is no number"
+    )]
+    Point {
+        /// How many the space has.
+        expected: usize,
+        /// How many came.
+        found: usize,
+    },
+    /// Give a space with at least one point, whose lower bounds are below its upper ones.
+    #[error("the space to search is empty")]
+    EmptySpace,
+    /// Give more noise: measurements at the same place contradict each other.
+    #[error("the measurements cannot be explained: their covariance has no root")]
+    NotPositive,
+}

@@ -1,0 +1,14 @@
+//! Small learned models, made and used inside the program: neural layers, Gaussian processes with Bayesian search, and
+//! the meta-network that predicts a job's speed.
+//!
+//! Everything is a function of its arguments and a seed: no thread, no clock, no file. Where numbers come from and what is
+//! done with predictions is not known here.
+
+pub mod bayes;
+mod error;
+pub mod matrix;
+pub mod nn;
+mod random;
+
+pub use error::LearnError;
+pub use random::Random;

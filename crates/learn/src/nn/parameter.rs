@@ -1,0 +1,37 @@
+//! Numbers that are learned, and what a loss wants of them. How they are changed is the optimizer's business.
+
+use crate::{Random, matrix::Matrix};
+
+/// Numbers that are learned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// As they are.
+    pub value: Matrix,
+    /// What the loss grows by, for each; summed up until somebody takes it.
+    pub gradient: Matrix,
+    /// Means of the gradient and of its square, which Adam keeps.
+    pub(super) moments: [Matrix; 2],
+    /// How often it was changed.
+    pub(super) steps: u32,
+}
+
+impl Parameter {
+    /// These numbers, with nothing learned yet.
+    pub fn new(value: Matrix) -> Parameter {
+        let zeros = Matrix::zeros(value.rows(), value.columns());
+        let moments = [zeros.clone(), zeros.clone()];
+        Parameter { value, gradient: zeros, moments, steps: 0 }
+    }
+
+    /// Evenly distributed so that what goes through keeps its size (Glorot and Bengio).
+    pub(super) fn even(rows: usize, columns: usize, random: &mut Random) -> Parameter {
+        let most = (6.0 / (rows + columns) as f64).sqrt();
+        let values = (0..rows * columns).map(|_| random.between(-most, most) as f32).collect();
+        Parameter::new(Matrix::from_values(rows, columns, values))
+    }
+
+    /// A row of zeros.
+    pub(super) fn zero_row(columns: usize) -> Parameter {
+        Parameter::new(Matrix::zeros(1, columns))
+    }
+}
