@@ -4,7 +4,7 @@
 //!
 //!     cargo run --release -p paceline-plan --example plans -- bench/training/profiles/*.json \
 //!         [--workers 4,8] [--rates 1gbit,10gbit] [--slow N] [--latency MICROSECONDS] [--frame MICROSECONDS] \
-//!         [--engine search|both] [--replays N] [--json]
+//!         [--engine search|both] [--replays N] [--partial yes|no] [--json]
 
 use paceline_job::{
     ByteSize, Link, Rate, Settings, StrategyChoice,
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = read(std::env::args().skip(1))?;
     if !options.json {
         println!(
-            "{:<10} {:>2} {:>8} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>7} {:>6} | plan",
+            "{:<10} {:>2} {:>8} | {:>9} {:>9} {:>9} {:>9} | {:>9} {:>9} {:>7} {:>6} {:>6} | plan",
             "model",
             "n",
             "rate",
@@ -50,7 +50,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "search",
             "annealing",
             "seconds",
-            "tries"
+            "tries",
+            "spared"
         );
     }
     for profile in &options.profiles {
@@ -90,6 +91,7 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, Box<dyn 
             "--slow" => options.slow = value.parse()?,
             "--latency" => options.latency = Duration::from_micros(value.parse()?),
             "--frame" => options.frame = Duration::from_micros(value.parse()?),
+            "--partial" => options.limits.partial = value == "yes",
             "--replays" => options.limits.replays = value.parse()?,
             "--engine" => {
                 options.limits.engine = match value.as_str() {
@@ -177,12 +179,13 @@ fn row(options: &Options, profile: &str, workers: usize, rate: Rate) -> Result<(
         return Ok(());
     }
     println!(
-        "{name:<10} {workers:>2} {:>8} | {ddp:>9.2} {:>9.2} {bucketed:>9.2} {best:>9.2} | {:>9.2} {:>9.2} {seconds:>7.1} {:>6} | {} {} {} {groups} groups",
+        "{name:<10} {workers:>2} {:>8} | {ddp:>9.2} {:>9.2} {bucketed:>9.2} {best:>9.2} | {:>9.2} {:>9.2} {seconds:>7.1} {:>6} {:>6} | {} {} {} {groups} groups",
         rate.to_string(),
         outcome.before_ms,
         of("search").unwrap_or(f64::NAN),
         of("annealing").unwrap_or(f64::NAN),
         outcome.replays,
+        outcome.partial.spared,
         settings.strategy,
         settings.partition,
         settings.credit,

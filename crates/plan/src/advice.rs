@@ -108,7 +108,7 @@ fn fused(
         .iter()
         .map(|layer| {
             let bytes: u64 = layer.tensors.iter().map(|tensor| tensor.bytes()).sum();
-            if bytes > 0 { prices.time(bytes as f64) } else { 0.0 }
+            if bytes > 0 { prices.alone(bytes as f64) } else { 0.0 }
         })
         .collect();
     for step in fused.workers.iter_mut().flat_map(|worker| &mut worker.steps) {

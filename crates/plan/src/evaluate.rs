@@ -1,18 +1,18 @@
-//! What a candidate takes: short replays of an average step estimate, long ones of recorded steps confirm. It counts them
-//! and stops where the limit is. What is tried is not decided here.
+//! What a candidate takes: partial replays sort out, short replays of an average step estimate, long ones of recorded
+//! steps confirm. It counts them and stops where the limit is. What is tried is not decided here.
 
 use crate::{
     candidate::Candidate,
     error::PlanError,
-    prices::Prices,
+    outcome::PartialUse,
     task::{Limits, Task},
 };
 use paceline_job::graph::{
     Graph,
     layered::{LayerTimes, Layered, LayeredWorker},
 };
-use paceline_replay::graph::{Played, Scenario};
-use std::{collections::HashMap, ops::ControlFlow};
+use paceline_replay::graph::{Network, Played, Prices, Scenario, play};
+use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
 /// Steps of a short replay where tensors cross the step: the second finds what the first left.
 const SHORT: usize = 2;
@@ -20,6 +20,9 @@ const SHORT: usize = 2;
 pub(crate) const FOLLOWED: usize = 3;
 /// Steps of a long replay, at least and at most.
 const LONG: std::ops::RangeInclusive<usize> = 4..=8;
+
+/// How far partial replay may be off when it compares two candidates of one search.
+const PARTIAL_ERROR: f64 = 0.01;
 
 /// How far a search is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +52,9 @@ pub(crate) struct Evaluator<'t> {
     short: Option<Layered>,
     long: Option<Layered>,
     known: HashMap<Candidate, f64>,
-    prices: HashMap<Candidate, Prices>,
+    prices: HashMap<Candidate, Arc<Prices>>,
+    partial: PartialUse,
+    sorts_out: bool,
     replays: usize,
     allowed: usize,
     limit: usize,
@@ -73,6 +78,8 @@ impl<'t> Evaluator<'t> {
             long: layered.as_ref().map(long),
             known: HashMap::new(),
             prices: HashMap::new(),
+            partial: PartialUse::default(),
+            sorts_out: limits.partial,
             replays: 0,
             allowed: limits.replays,
             limit: limits.replays,
@@ -138,13 +145,10 @@ impl<'t> Evaluator<'t> {
     /// The same for layers that are not quite the task's.
     pub fn estimate_of(
         &mut self,
-        mut layered: Layered,
+        layered: Layered,
         candidate: &Candidate,
     ) -> Result<f64, PlanError> {
-        layered.groups = candidate.groups();
-        let steps = if layered.crosses_step { SHORT } else { 1 };
-        let layered = repeated(&layered, steps);
-        self.play(candidate, layered.graph(), 0)
+        self.play(candidate, short_graph(layered, candidate), 0)
     }
 
     /// Milliseconds of a step by a long replay.
@@ -168,13 +172,57 @@ impl<'t> Evaluator<'t> {
     }
 
     /// What synchronising one tensor takes by itself, under the candidate's settings.
-    pub fn prices(&mut self, candidate: &Candidate) -> Result<&Prices, PlanError> {
+    pub fn prices(&mut self, candidate: &Candidate) -> Result<Arc<Prices>, PlanError> {
         let settings = candidate.cut(Vec::new());
-        if !self.prices.contains_key(&settings) {
-            let prices = Prices::of(self.task, &settings)?;
-            self.prices.insert(settings.clone(), prices);
+        if let Some(known) = self.prices.get(&settings) {
+            return Ok(known.clone());
         }
-        Ok(&self.prices[&settings])
+        let scenario = self.scenario(candidate, self.task.scenario.graph.clone());
+        let prices = Arc::new(Prices::of(&scenario, self.task.bytes())?);
+        self.partial.tensors += prices.tensors();
+        self.events += prices.events();
+        self.prices.insert(settings, prices.clone());
+        Ok(prices)
+    }
+
+    /// Milliseconds of a step by partial replay: only tensors of lengths and settings that were not seen before are played,
+    /// each by itself. `None` where that is not wanted, without layers, or if a tensor cannot be played.
+    fn partial(&mut self, candidate: &Candidate) -> Option<f64> {
+        let layered = self.short.clone().filter(|_| self.sorts_out)?;
+        let prices = self.prices(candidate).ok()?;
+        let graph = short_graph(layered, candidate);
+        let played = play(&graph, &Network::Served(prices)).ok()?;
+        self.partial.estimates += 1;
+        Some(played.step_ms(0))
+    }
+
+    /// The candidates that are worth a whole replay: the best `most` by partial replay, best first. All of them, as they
+    /// are, where there is no partial replay.
+    pub fn promising(&mut self, candidates: Vec<Candidate>, most: usize) -> Vec<Candidate> {
+        let mut ranked = Vec::with_capacity(candidates.len());
+        for candidate in &candidates {
+            match self.partial(candidate) {
+                Some(value) => ranked.push((value, candidate)),
+                None => return candidates,
+            }
+        }
+        ranked.sort_by(|one, other| one.0.total_cmp(&other.0));
+        self.partial.spared += ranked.len().saturating_sub(most);
+        ranked.into_iter().take(most).map(|(_, candidate)| candidate.clone()).collect()
+    }
+
+    /// Whether partial replay says that a candidate takes longer than another by more than it may be wrong by; the whole
+    /// replay is spared then.
+    pub fn is_hopeless(&mut self, candidate: &Candidate, against: &Candidate) -> bool {
+        let values = self.partial(candidate).zip(self.partial(against));
+        let hopeless = values.is_some_and(|(value, other)| value > other * (1.0 + PARTIAL_ERROR));
+        self.partial.spared += usize::from(hopeless);
+        hopeless
+    }
+
+    /// What partial replay did.
+    pub fn partial_use(&self) -> PartialUse {
+        self.partial
     }
 
     fn play(&mut self, candidate: &Candidate, graph: Graph, skip: usize) -> Result<f64, PlanError> {
@@ -191,6 +239,13 @@ impl<'t> Evaluator<'t> {
         self.replays += 1;
         self.events += played.events;
     }
+}
+
+/// The steps of a short replay.
+fn short_graph(mut layered: Layered, candidate: &Candidate) -> Graph {
+    layered.groups = candidate.groups();
+    let steps = if layered.crosses_step { SHORT } else { 1 };
+    repeated(&layered, steps).graph()
 }
 
 /// One step whose times are the means of all.

@@ -19,6 +19,8 @@ use std::collections::HashSet;
 const CAPS: [u64; 4] = [1 << 20, 4 << 20, 16 << 20, u64::MAX];
 /// Buckets of a fixed length, so that no plan is worse than the best of them.
 const BUCKETS: [u64; 6] = [1 << 20, 4 << 20, 10 << 20, 25 << 20, 64 << 20, u64::MAX];
+/// Of all these, the ones that partial replay likes best are replayed as a whole.
+const PROMISING: usize = 6;
 /// Single cuts that are tried around the critical path.
 const MOST_MOVES: usize = 48;
 
@@ -40,10 +42,13 @@ pub(crate) fn improve(evaluator: &mut Evaluator<'_>, best: &mut Best) -> Result<
     tried.extend(BUCKETS.map(|bytes| bucket_cuts(&layered, bytes)));
     let before = best.candidate.clone();
     let mut cheapest = (best.value, before.cuts.clone());
-    for cuts in tried {
-        let value = evaluator.estimate(&before.cut(cuts.clone()));
+    let mut known = HashSet::from([before.cuts.clone()]);
+    tried.retain(|cuts| known.insert(cuts.clone()));
+    let tried = tried.into_iter().map(|cuts| before.cut(cuts)).collect();
+    for candidate in evaluator.promising(tried, PROMISING) {
+        let value = evaluator.estimate(&candidate);
         if value < cheapest.0 {
-            cheapest = (value, cuts);
+            cheapest = (value, candidate.cuts);
         }
     }
     let candidate = before.cut(cheapest.1);
@@ -85,6 +90,9 @@ fn refine(
             let mut cuts = best.candidate.cuts.clone();
             cuts[place] = !cuts[place];
             let candidate = best.candidate.cut(cuts);
+            if evaluator.is_hopeless(&candidate, &best.candidate) {
+                continue;
+            }
             let value = evaluator.estimate(&candidate);
             moved |= best.offer(candidate.clone(), value, || said(&candidate));
         }
@@ -179,18 +187,18 @@ impl Seen {
             // The cut between the two: groups come from the end of the forward pass.
             let cut = ranges[ranges.len() - next].start - 1;
             let bytes = self.bytes[next];
-            let together = self.ready[next] + prices.time(size + bytes) - prices.time(bytes);
+            let together = self.ready[next] + prices.alone(size + bytes) - prices.alone(bytes);
             let looked_at = whole || self.critical[next] || self.critical[next - 1];
             let fits = size + bytes <= cap as f64;
             if looked_at && fits && !needed[cut] && over > together {
                 cuts[cut] = false;
                 size += bytes;
-                over = self.ready[next].max(before) + prices.time(size);
+                over = self.ready[next].max(before) + prices.alone(size);
             } else {
                 before = over;
                 size = bytes;
                 let unchanged = self.over[next];
-                over = unchanged.min(self.ready[next].max(before) + prices.time(bytes));
+                over = unchanged.min(self.ready[next].max(before) + prices.alone(bytes));
             }
         }
         Ok(cuts)

@@ -2,7 +2,7 @@
 //! virtual time, and written to a plan file.
 //!
 //! The search follows dPRO (MLSys 2022): along the critical path, with its theorems about when fusing pays, on a coarse
-//! view first, with short replays that only estimate and long ones that confirm. Simulated annealing is there to check it
+//! view first, with partial replays that sort out, short ones that estimate and long ones that confirm. Simulated annealing is there to check it
 //! against. Where a job comes from and how a plan is applied is not known here.
 
 mod advice;
@@ -13,14 +13,13 @@ mod evaluate;
 mod fusion;
 mod memory;
 mod outcome;
-mod prices;
 mod search;
 mod settings;
 mod task;
 
 pub use error::PlanError;
 pub use evaluate::Progress;
-pub use outcome::{Advice, Decision, MemoryUse, Outcome};
+pub use outcome::{Advice, Decision, MemoryUse, Outcome, PartialUse};
 pub use task::{Engine, Limits, Task};
 
 use candidate::Candidate;
@@ -74,6 +73,7 @@ pub fn optimize(
         engines,
         memory: fit.memory_use(limits),
         replays: evaluator.replays(),
+        partial: evaluator.partial_use(),
         events: evaluator.events(),
     })
 }

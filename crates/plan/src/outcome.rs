@@ -21,10 +21,23 @@ pub struct Outcome {
     pub engines: Vec<(&'static str, f64)>,
     /// What a worker needs, where it is known.
     pub memory: Option<MemoryUse>,
-    /// Replays that it took.
+    /// Whole replays that it took.
     pub replays: usize,
+    /// What partial replay did instead.
+    pub partial: PartialUse,
     /// Engine events in them.
     pub events: u64,
+}
+
+/// Partial replay: while some tensors are decided about, only those are played.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PartialUse {
+    /// Tensors that were played by themselves.
+    pub tensors: usize,
+    /// Steps that were put together from them.
+    pub estimates: usize,
+    /// Whole replays that were not needed, because those said that nothing is to be gained.
+    pub spared: usize,
 }
 
 /// Something that the plan changes.

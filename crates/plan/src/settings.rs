@@ -3,7 +3,7 @@
 use crate::{candidate::Candidate, evaluate::Evaluator, search::Best};
 use paceline_job::{ByteSize, StrategyChoice};
 use paceline_sync::strategy;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Partitions that are tried: powers of two from 32 KiB to 64 MiB.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 15..=26;
@@ -13,6 +13,8 @@ const MOST_CHUNKS: u64 = 2048;
 const CREDITS: [u64; 6] = [1, 2, 4, 8, 16, u64::MAX];
 /// Strategies whose settings are looked at closely.
 const CLOSELY: usize = 2;
+/// Places of the wide mesh that are replayed as a whole; partial replay chooses them.
+const PROMISING: usize = 6;
 /// Turns of a climb: no way over the grid is longer.
 const MOST_TURNS: usize = 24;
 
@@ -87,10 +89,16 @@ fn climb(evaluator: &mut Evaluator<'_>, best: &mut Best, strategy: &StrategyChoi
     let mut here = (0, 0);
     let mut value = f64::INFINITY;
     let mesh = (0..sizes.len()).step_by(2).flat_map(|size| [0, 2, 5].map(|place| (size, place)));
+    let mut places: HashMap<Candidate, (usize, usize)> = HashMap::new();
+    let mut wide = Vec::new();
     for place in mesh {
-        let found = evaluator.estimate(&at(place));
+        places.insert(at(place), place);
+        wide.push(at(place));
+    }
+    for candidate in evaluator.promising(wide, PROMISING) {
+        let found = evaluator.estimate(&candidate);
         if found < value {
-            (here, value) = (place, found);
+            (here, value) = (places[&candidate], found);
         }
     }
     for _ in 0..MOST_TURNS {

@@ -87,10 +87,19 @@ pub struct Limits {
     pub rounds: usize,
     /// What chance follows from.
     pub seed: u64,
+    /// Whether partial replays sort candidates out before whole ones; otherwise every candidate is replayed.
+    pub partial: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { memory: None, engine: Engine::Search, replays: 400, rounds: 5, seed: 1 }
+        Limits {
+            memory: None,
+            engine: Engine::Search,
+            replays: 400,
+            rounds: 5,
+            seed: 1,
+            partial: true,
+        }
     }
 }

@@ -112,6 +112,25 @@ fn no_plan_is_much_better_than_the_one_that_is_found() {
 }
 
 #[test]
+fn partial_replay_spares_whole_ones_and_finds_as_good_a_plan() {
+    let (mut whole, mut spared) = (0, 0);
+    for (number, task) in small_cases().iter().enumerate() {
+        let with = plan(task, &Limits::default());
+        let without = plan(task, &Limits { partial: false, ..Limits::default() });
+        println!(
+            "case {number}: {} replays, {:.3} ms; without partial replay {}, {:.3} ms",
+            with.replays, with.after_ms, without.replays, without.after_ms
+        );
+        assert!(with.after_ms <= 1.02 * without.after_ms, "case {number}");
+        assert_eq!(without.partial.spared, 0);
+        whole += without.replays;
+        spared += without.replays.saturating_sub(with.replays);
+    }
+    println!("{spared} of {whole} whole replays spared");
+    assert!(4 * spared >= whole, "{spared} of {whole}");
+}
+
+#[test]
 fn chance_finds_nothing_much_better() {
     for task in small_cases() {
         let limits = Limits { engine: Engine::Both, replays: 200, ..Limits::default() };

@@ -71,7 +71,7 @@ impl Report {
         let _ = writeln!(
             text,
             "{} workers, {}.\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% less). \
-             {} replays in {:.1} s.",
+             {} replays in {:.1} s; {} more were spared by playing tensors by themselves.",
             self.workers,
             if self.one_host {
                 "all on one host".to_string()
@@ -83,6 +83,7 @@ impl Report {
             self.gain(),
             outcome.replays,
             self.seconds,
+            outcome.partial.spared,
         );
         if let [_, _, ..] = outcome.engines.as_slice() {
             let each = outcome.engines.iter().map(|(name, ms)| format!("{name} {ms:.2} ms"));

@@ -6,11 +6,14 @@
 mod analysis;
 mod path;
 mod play;
+mod prices;
 mod remote;
 mod scenario;
+mod served;
 
 pub use analysis::{Analysis, Loss, Share, Spent};
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play};
+pub use prices::Prices;
 pub use remote::Network;
 pub use scenario::{Change, ChangeError, Scenario};

@@ -1,6 +1,10 @@
 //! What happens between workers while a graph is played: how long an operation takes, once its members take part.
 
-use super::play::{Lanes, Posted};
+use super::{
+    play::{Lanes, Posted},
+    prices::Prices,
+    served::Served,
+};
 use crate::{Cluster, ClusterConfig, error::ReplayError};
 use paceline_job::{
     Rank, Rate, ReduceOp, Time, Topology, View,
@@ -22,6 +26,8 @@ pub enum Network {
     /// One after another over one link, in the order they become complete: bytes over rate. This is how predictors
     /// work that do not look into an operation; it is here to compare with.
     Lumped(Rate),
+    /// One after another, the most urgent first, each as long as it was found to take by itself: see [`Prices`].
+    Served(Arc<Prices>),
     /// As the engines do them in virtual time.
     Engines {
         /// Who takes part, and the settings in force.
@@ -36,18 +42,50 @@ pub enum Network {
 /// The state of what is between workers.
 pub(super) enum Remote {
     Complete(Complete),
+    Served(Served),
     Engines(Box<Cluster>),
 }
 
 /// Operations of which only the beginning and the end are looked at.
 pub(super) struct Complete {
     rule: Rule,
-    /// For each operation, how many members take part so far, and since when the last of them does.
-    joined: Vec<(usize, Time)>,
+    joined: Joined,
     /// Operations whose members all take part, earliest first.
-    whole: BinaryHeap<Reverse<(Time, u32)>>,
+    whole: BinaryHeap<Reverse<(Time, OperationId)>>,
     /// When the link is free.
     free_at: Time,
+}
+
+/// Who takes part in what so far.
+pub(super) struct Joined {
+    /// For each operation, how many members, and since when the last of them does.
+    so_far: Vec<(usize, Time)>,
+}
+
+impl Joined {
+    pub fn new(graph: &Graph) -> Joined {
+        Joined { so_far: vec![(0, Time::ZERO); graph.operations.len()] }
+    }
+
+    /// Those that the last of their members has joined now, with since when.
+    pub fn complete<'a>(
+        &'a mut self,
+        graph: &'a Graph,
+        posted: Vec<Posted>,
+    ) -> impl Iterator<Item = (Time, OperationId)> + 'a {
+        posted.into_iter().filter_map(|Posted { at, operation, .. }| {
+            let all = self.members(graph, operation);
+            let (members, last) = &mut self.so_far[operation.index()];
+            *members += 1;
+            *last = (*last).max(at);
+            (*members == all).then_some((*last, operation))
+        })
+    }
+
+    /// How many it has.
+    pub fn members(&self, graph: &Graph, operation: OperationId) -> usize {
+        size(&graph.operations[operation.index()], graph.workers.len())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -63,6 +101,7 @@ impl Remote {
             Network::Free => Rule::Free,
             Network::Recorded => Rule::Recorded,
             Network::Lumped(rate) => Rule::Lumped(*rate),
+            Network::Served(prices) => return Ok(Remote::Served(Served::new(graph, prices))),
             Network::Engines { view, topology, config } => {
                 let workers = if config.mirrored { 1 } else { view.size() };
                 if workers != graph.workers.len() {
@@ -75,7 +114,7 @@ impl Remote {
         };
         Ok(Remote::Complete(Complete {
             rule,
-            joined: vec![(0, Time::ZERO); graph.operations.len()],
+            joined: Joined::new(graph),
             whole: BinaryHeap::new(),
             free_at: Time::ZERO,
         }))
@@ -83,7 +122,7 @@ impl Remote {
 
     pub fn events(&self) -> u64 {
         match self {
-            Remote::Complete(_) => 0,
+            Remote::Complete(_) | Remote::Served(_) => 0,
             Remote::Engines(cluster) => cluster.events(),
         }
     }
@@ -95,6 +134,10 @@ impl Remote {
             Remote::Complete(complete) => {
                 complete.join(graph, posted);
                 Ok(complete.end_one(graph, lanes))
+            }
+            Remote::Served(served) => {
+                served.join(graph, posted);
+                Ok(served.end_one(graph, lanes))
             }
             Remote::Engines(cluster) => {
                 for Posted { at, rank, operation } in posted {
@@ -122,20 +165,13 @@ impl Remote {
 
 impl Complete {
     fn join(&mut self, graph: &Graph, posted: Vec<Posted>) {
-        for Posted { at, operation, .. } in posted {
-            let (members, last) = &mut self.joined[operation.index()];
-            *members += 1;
-            *last = (*last).max(at);
-            if *members == size(&graph.operations[operation.index()], graph.workers.len()) {
-                self.whole.push(Reverse((*last, operation.0)));
-            }
-        }
+        self.whole.extend(self.joined.complete(graph, posted).map(Reverse));
     }
 
     /// Whatever is posted later follows from an operation that ends later than the earliest one, so that one is next.
     fn end_one(&mut self, graph: &Graph, lanes: &mut Lanes<'_>) -> bool {
         let Some(Reverse((last, id))) = self.whole.pop() else { return false };
-        let operation = &graph.operations[id as usize];
+        let operation = &graph.operations[id.index()];
         let workers = graph.workers.len();
         if let Rule::Lumped(rate) = self.rule {
             let seconds = wire_bytes(operation, workers) / rate.bytes_per_second();
@@ -150,7 +186,7 @@ impl Complete {
                 }
                 Rule::Lumped(_) => self.free_at,
             };
-            lanes.arrived(OperationId(id), rank, at);
+            lanes.arrived(id, rank, at);
         }
         lanes.go_on();
         true
@@ -161,9 +197,14 @@ fn size(operation: &Operation, workers: usize) -> usize {
     if operation.members.is_empty() { workers } else { operation.members.len() }
 }
 
+/// Length of the tensor.
+pub(super) fn bytes(operation: &Operation) -> f64 {
+    (operation.elements * operation.dtype.size() as u64) as f64
+}
+
 /// Bytes that cross each member's wire if all members send alike.
 fn wire_bytes(operation: &Operation, workers: usize) -> f64 {
-    let bytes = (operation.elements * operation.dtype.size() as u64) as f64;
+    let bytes = bytes(operation);
     let members = size(operation, workers) as f64;
     match operation.kind {
         OperationKind::AllReduce => 2.0 * (members - 1.0) / members * bytes,
