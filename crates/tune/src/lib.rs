@@ -1,0 +1,25 @@
+//! Self-tuning: which strategy, partition and credit a running job should use, when to look for better ones, and
+//! whether to act.
+//!
+//! Everything here is a pure function or a state machine: metrics in, proposals out. Searchers say what would be better
+//! ([`searcher`]), the [`Tuner`] decides when to ask them and whether to follow.
+//! How metrics are collected and how workers agree on a proposal is not known here.
+
+mod candidate;
+mod decision;
+mod detector;
+mod logged;
+mod method;
+pub mod searcher;
+mod space;
+mod surroundings;
+mod tuner;
+
+pub use candidate::Candidate;
+pub use decision::{Action, Conditions, Decision};
+pub use detector::{Change, Detector, Signal};
+pub use logged::Logged;
+pub use method::{Method, UnknownMethod};
+pub use space::{Place, Space};
+pub use surroundings::Surroundings;
+pub use tuner::{Trigger, Tuner};

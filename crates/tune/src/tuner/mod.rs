@@ -1,0 +1,415 @@
+//! When to ask a searcher, whether to follow it, and what to make of the result: a state machine that is shown metrics
+//! and at times proposes settings. It has no clock; observations are its time. Who searches, and how, it does not know.
+
+mod journal;
+#[cfg(test)]
+mod tests;
+mod trigger;
+
+pub use trigger::Trigger;
+
+use crate::{
+    Action, Candidate, Change, Conditions, Detector, Signal, Space, Surroundings,
+    detector::median,
+    searcher::{Answer, Frequency, Known, Question, Searcher},
+    space,
+};
+use journal::{Entry, Journal};
+use paceline_job::StrategyChoice;
+use paceline_sync::{
+    metrics::JobMetrics,
+    policy::{Policy, Proposal},
+};
+use std::collections::VecDeque;
+use trigger::{incomparable, verdict};
+
+/// Tunes one job.
+pub struct Tuner {
+    searcher: Box<dyn Searcher>,
+    trigger: Trigger,
+    hosts: Vec<String>,
+    /// Strategies to choose from; those the hosts can use if `None`.
+    strategies: Option<Vec<StrategyChoice>>,
+    /// Once the job's shape is known.
+    space: Option<Space>,
+    detector: Detector,
+    /// Since conditions last changed.
+    known: Vec<Known>,
+    /// The latest under the present settings and conditions, at most a window of them.
+    speeds: VecDeque<f64>,
+    state: State,
+    /// Observations during which nothing is looked for.
+    quiet: u64,
+    /// What `quiet` will be after the next mistake.
+    back_off: u64,
+    /// Why the last proposal will not be in force.
+    refusal: Option<String>,
+    journal: Journal,
+}
+
+/// What the tuner is about.
+#[derive(Clone, Debug)]
+enum State {
+    /// Nothing is under way. If something is to be looked at, it says why.
+    Watching { since: u64, pending: Option<String> },
+    /// What is shown may still be of the time before something changed.
+    Settling { left: u64, cause: String },
+    /// A proposal is not in force yet.
+    Awaiting { left: u64, target: Candidate, purpose: Purpose },
+    /// It is; measure what it gives, once `left` observations are over.
+    Measuring { left: u64, purpose: Purpose },
+    /// Nothing will be looked for any more.
+    Finished,
+}
+
+/// Why something was proposed.
+#[derive(Clone, Debug)]
+enum Purpose {
+    /// To measure it.
+    Trial,
+    /// It promised a gain over what was before it.
+    Proof { from: Candidate, before: Conditions, gain: f64 },
+    /// To be back at what was before.
+    Return,
+    /// It was measured to be the best, and the search is over.
+    Rest,
+}
+
+impl Tuner {
+    /// A tuner that asks this searcher.
+    pub fn new(
+        searcher: Box<dyn Searcher>,
+        surroundings: &Surroundings,
+        trigger: Trigger,
+    ) -> Tuner {
+        let state = match searcher.frequency() {
+            Frequency::Never => State::Finished,
+            Frequency::Once | Frequency::Always => State::begin(trigger.settle),
+        };
+        Tuner {
+            journal: Journal::new(searcher.name()),
+            searcher,
+            trigger,
+            hosts: surroundings.hosts.clone(),
+            strategies: None,
+            space: None,
+            detector: Detector::default(),
+            known: Vec::new(),
+            speeds: VecDeque::new(),
+            state,
+            quiet: 0,
+            back_off: trigger.back_off,
+            refusal: None,
+        }
+    }
+
+    /// Choose from these strategies only.
+    pub fn with_strategies(mut self, strategies: Vec<StrategyChoice>) -> Tuner {
+        self.strategies = Some(strategies);
+        self
+    }
+
+    /// Choose from these candidates only.
+    pub fn with_space(mut self, space: Space) -> Tuner {
+        self.space = Some(space);
+        self
+    }
+
+    /// What was decided since this was last asked, the oldest first. Of those that nobody asks for, the latest are kept.
+    pub fn take_decisions(&mut self) -> Vec<crate::Decision> {
+        self.journal.take()
+    }
+
+    /// Whether it will never propose anything again.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, State::Finished)
+    }
+
+    fn go_on(&mut self, seen: &JobMetrics, change: Option<Change>) -> Option<Proposal> {
+        match std::mem::replace(&mut self.state, State::idle()) {
+            State::Finished => {
+                self.state = State::Finished;
+                None
+            }
+            State::Watching { since, pending } => self.watch(seen, change, since, pending),
+            State::Settling { left, cause } => {
+                if left > 0 {
+                    self.state = State::Settling { left: left - 1, cause };
+                    return None;
+                }
+                self.look(seen, cause)
+            }
+            State::Awaiting { target, left, purpose } => {
+                if Candidate::of(&seen.settings) == target {
+                    // What was shown until now is of other settings.
+                    self.forget_speed();
+                    let left = self.trigger.settle + self.trigger.window as u64;
+                    self.state = State::Measuring { left, purpose };
+                    return None;
+                }
+                if left == 0 {
+                    self.give_up(seen, &target);
+                    return None;
+                }
+                self.state = State::Awaiting { left: left - 1, target, purpose };
+                None
+            }
+            State::Measuring { left, purpose } => self.measure(seen, left, purpose),
+        }
+    }
+
+    fn watch(
+        &mut self,
+        seen: &JobMetrics,
+        change: Option<Change>,
+        since: u64,
+        pending: Option<String>,
+    ) -> Option<Proposal> {
+        let mut pending = pending;
+        if let Some(change) = change {
+            self.forget(change);
+            pending = Some(change.to_string());
+        } else if pending.is_none() && since >= self.trigger.heartbeat {
+            pending = Some("heartbeat".to_string());
+        }
+        match pending {
+            Some(cause) if self.quiet == 0 => {
+                // After a change there is nothing yet to compare with; at a heartbeat there is.
+                let left = if change.is_some() { self.trigger.settle } else { 0 };
+                self.state = State::Settling { left, cause };
+                if left == 0 { self.go_on(seen, None) } else { None }
+            }
+            pending => {
+                self.state = State::Watching { since: since + 1, pending };
+                None
+            }
+        }
+    }
+
+    /// Ask the searcher, and act if it pays.
+    fn look(&mut self, seen: &JobMetrics, cause: String) -> Option<Proposal> {
+        let present = Candidate::of(&seen.settings);
+        let speed = self.speed(seen);
+        self.know(&present, speed);
+        let space = self.space.get_or_insert_with(|| {
+            let all = || space::strategies(&self.hosts, &present.strategy);
+            Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
+        });
+        let answer = self.searcher.ask(&Question { space, seen, known: &self.known });
+        let entry = Entry { seen, cause: &cause, candidate: None, predicted: None, measured: None };
+        match answer {
+            Answer::Try(candidate) => {
+                let about = Entry { candidate: Some(&candidate), ..entry };
+                self.journal.write(Action::Try, about, 0);
+                self.propose(seen, candidate, Purpose::Trial, "it is tried".to_string())
+            }
+            Answer::Predict { candidate, gain } => {
+                let pays = candidate != present && gain >= 1.0 + self.trigger.threshold;
+                let other = (candidate != present).then_some(&candidate);
+                let about = Entry { candidate: other, predicted: other.map(|_| gain), ..entry };
+                if !pays {
+                    self.journal.write(Action::Keep, about, 0);
+                    return None;
+                }
+                self.journal.write(Action::Switch, about, 0);
+                let reason = format!("{cause}; {:+.1} % expected", 100.0 * (gain - 1.0));
+                let before = Conditions { speed, ..Conditions::of(seen) };
+                let purpose = Purpose::Proof { from: present, before, gain };
+                self.propose(seen, candidate, purpose, reason)
+            }
+            Answer::Best(candidate) => {
+                let known = self.known.iter().find(|known| known.candidate == candidate);
+                let predicted = known.map(|known| known.speed / speed);
+                let about = Entry { candidate: Some(&candidate), predicted, ..entry };
+                self.journal.write(Action::Switch, about, 0);
+                self.propose(seen, candidate, Purpose::Rest, "the search is over".to_string())
+            }
+            Answer::Nothing => {
+                self.journal.write(Action::Keep, entry, 0);
+                if self.searcher.frequency() == Frequency::Once {
+                    self.state = State::Finished;
+                }
+                None
+            }
+        }
+    }
+
+    fn propose(
+        &mut self,
+        seen: &JobMetrics,
+        target: Candidate,
+        purpose: Purpose,
+        reason: String,
+    ) -> Option<Proposal> {
+        let settings = target.settings(&seen.settings);
+        let present = target == Candidate::of(&seen.settings);
+        let rests = matches!(purpose, Purpose::Rest);
+        self.state = match present {
+            true if rests => State::Finished,
+            true => State::Measuring { left: self.trigger.window as u64, purpose },
+            false => State::Awaiting { left: self.trigger.patience, target, purpose },
+        };
+        (!present).then_some(Proposal { settings, reason })
+    }
+
+    /// A proposal is in force: wait, measure, judge.
+    fn measure(&mut self, seen: &JobMetrics, left: u64, purpose: Purpose) -> Option<Proposal> {
+        let unsettled = left > self.trigger.window as u64;
+        if unsettled {
+            self.forget_speed();
+        }
+        if left > 1 {
+            self.state = State::Measuring { left: left - 1, purpose };
+            return None;
+        }
+        let present = Candidate::of(&seen.settings);
+        match purpose {
+            Purpose::Rest => {
+                self.state = State::Finished;
+                None
+            }
+            Purpose::Return => None,
+            Purpose::Trial => {
+                let speed = self.speed(seen);
+                self.know(&present, speed);
+                self.searcher.tell(&at_speed(seen, speed));
+                self.look(seen, "searching".to_string())
+            }
+            Purpose::Proof { from, before, gain } => self.judge(seen, from, before, gain),
+        }
+    }
+
+    fn judge(
+        &mut self,
+        seen: &JobMetrics,
+        from: Candidate,
+        before: Conditions,
+        gain: f64,
+    ) -> Option<Proposal> {
+        let present = Candidate::of(&seen.settings);
+        if let Some(change) = incomparable(&before, &Conditions::of(seen)) {
+            let cause = change.to_string();
+            let candidate = Some(&present);
+            let predicted = Some(gain);
+            let entry = Entry { seen, cause: &cause, candidate, predicted, measured: None };
+            self.journal.write(Action::Void, entry, 0);
+            self.forget(change);
+            self.state = State::Settling { left: self.trigger.settle, cause };
+            return None;
+        }
+        let speed = self.speed(seen);
+        let measured = speed / before.speed;
+        self.know(&from, before.speed);
+        self.know(&present, speed);
+        self.searcher.tell(&at_speed(seen, speed));
+        let action = verdict(gain, measured);
+        if action == Action::Confirm {
+            self.back_off = self.trigger.back_off;
+        } else {
+            self.quiet = self.back_off;
+            self.back_off = (2 * self.back_off).min(self.trigger.most_back_off);
+        }
+        let back = action == Action::RollBack;
+        let entry = Entry {
+            seen,
+            cause: "measured",
+            candidate: Some(if back { &from } else { &present }),
+            predicted: Some(gain),
+            measured: Some(measured),
+        };
+        self.journal.write(action, entry, self.quiet);
+        self.detector.restart();
+        if !back {
+            return None;
+        }
+        let reason = format!("{:+.1} % measured: back", 100.0 * (measured - 1.0));
+        self.propose(seen, from, Purpose::Return, reason)
+    }
+
+    fn give_up(&mut self, seen: &JobMetrics, target: &Candidate) {
+        self.quiet = self.back_off;
+        self.back_off = (2 * self.back_off).min(self.trigger.most_back_off);
+        let refusal = self.refusal.take();
+        let cause = refusal.as_deref().unwrap_or("it was not in force in time");
+        let candidate = Some(target);
+        let entry = Entry { seen, cause, candidate, predicted: None, measured: None };
+        self.journal.write(Action::Refused, entry, self.quiet);
+        self.state = State::idle();
+    }
+
+    /// Conditions are others. Whoever was wrong before may be right now, so that a long back-off ends; but not at once,
+    /// lest a network that never rests keeps the tuner from resting, too.
+    fn forget(&mut self, change: Change) {
+        self.known.clear();
+        self.searcher.begin();
+        self.forget_speed();
+        if change.signal != Signal::Speed {
+            self.quiet = self.quiet.min(self.trigger.back_off);
+        }
+    }
+
+    fn forget_speed(&mut self) {
+        self.speeds.clear();
+        self.detector.restart();
+    }
+
+    /// The speed under present settings and conditions.
+    fn speed(&self, seen: &JobMetrics) -> f64 {
+        if self.speeds.is_empty() {
+            return seen.speed();
+        }
+        median(self.speeds.iter().copied().collect())
+    }
+
+    fn know(&mut self, candidate: &Candidate, speed: f64) {
+        self.known.retain(|known| known.candidate != *candidate);
+        self.known.push(Known { candidate: candidate.clone(), speed });
+    }
+}
+
+impl State {
+    fn begin(left: u64) -> State {
+        State::Settling { left, cause: "the job begins".to_string() }
+    }
+
+    fn idle() -> State {
+        State::Watching { since: 0, pending: None }
+    }
+}
+
+impl Policy for Tuner {
+    fn observe(&mut self, metrics: &JobMetrics) -> Option<Proposal> {
+        let speed = metrics.speed();
+        if !(speed.is_finite() && speed > 0.0) {
+            return None;
+        }
+        let change = self.detector.observe(metrics);
+        self.quiet = self.quiet.saturating_sub(1);
+        if self.speeds.len() == self.trigger.window {
+            self.speeds.pop_front();
+        }
+        self.speeds.push_back(speed);
+        self.go_on(metrics, change)
+    }
+
+    fn refused(&mut self, proposal: &Proposal, reason: &str) {
+        let target = Candidate::of(&proposal.settings);
+        // What is shown next says what is in force instead.
+        if let State::Awaiting { target: awaited, left, .. } = &mut self.state
+            && *awaited == target
+        {
+            *left = 0;
+            self.refusal = Some(reason.to_string());
+        }
+    }
+}
+
+/// The same metrics at another speed: that of several observations.
+fn at_speed(seen: &JobMetrics, speed: f64) -> JobMetrics {
+    let mut seen = seen.clone();
+    let factor = seen.speed() / speed;
+    if factor.is_finite() {
+        seen.workers.iter_mut().for_each(|worker| worker.seconds *= factor);
+    }
+    seen
+}

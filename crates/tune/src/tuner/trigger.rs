@@ -1,0 +1,94 @@
+//! When to look for something better, when to follow, and how to judge what came of it: the constants, and the verdict
+//! as a pure function.
+
+use crate::{Action, Change, Conditions, Signal};
+
+/// When a tuner looks and acts. Times are in observations: metrics come every few steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trigger {
+    /// A candidate is followed from this predicted gain on. AutoByte found 5 % enough against oscillation.
+    pub threshold: f64,
+    /// Look at least this often, even if nothing seems to have changed.
+    pub heartbeat: u64,
+    /// After a change of conditions or settings, how many observations may still speak of what was before.
+    pub settle: u64,
+    /// A speed is the median of so many.
+    pub window: usize,
+    /// After being wrong, how long nothing is looked for. It doubles each time, and begins anew after being right.
+    pub back_off: u64,
+    /// It does not double beyond this.
+    pub most_back_off: u64,
+    /// A proposal that is not in force after so long never will be.
+    pub patience: u64,
+}
+
+impl Default for Trigger {
+    fn default() -> Trigger {
+        Trigger {
+            threshold: 0.05,
+            heartbeat: 100,
+            settle: 2,
+            window: 4,
+            back_off: 8,
+            most_back_off: 1024,
+            patience: 64,
+        }
+    }
+}
+
+/// A candidate this much slower than what was before it is left again.
+const WORSE: f64 = 0.01;
+/// A candidate is as good as predicted if it brings this share of what it promised.
+const KEPT_PROMISE: f64 = 0.5;
+
+/// Computation does not depend on settings: this much more or less of it, and two times were compared, not two settings.
+const OTHER_COMPUTATION: f64 = 1.15;
+/// What wires are seen to carry depends on settings a little, but not this much.
+const OTHER_WIRE: f64 = 1.5;
+
+/// What changed beside the settings, if anything did that makes speeds before and after incomparable.
+pub(super) fn incomparable(before: &Conditions, after: &Conditions) -> Option<Change> {
+    use Signal::{SlowestComputation, SlowestWire, UsualComputation, UsualWire};
+    let pairs = [
+        (UsualComputation, OTHER_COMPUTATION, before.usual_computation, after.usual_computation),
+        (
+            SlowestComputation,
+            OTHER_COMPUTATION,
+            before.slowest_computation,
+            after.slowest_computation,
+        ),
+        (UsualWire, OTHER_WIRE, before.usual_wire, after.usual_wire),
+        (SlowestWire, OTHER_WIRE, before.slowest_wire, after.slowest_wire),
+    ];
+    let differs = |(_, factor, from, to): &(Signal, f64, f64, f64)| {
+        let known = *from > 0.0 && *to > 0.0;
+        known && (to / from).max(from / to) > *factor
+    };
+    let changed = pairs.into_iter().find(differs);
+    changed.map(|(signal, _, from, to)| Change { signal, from, to })
+}
+
+/// What to make of a candidate that promised a gain and was then measured: confirm, disappoint or roll back.
+pub(super) fn verdict(promised: f64, measured: f64) -> Action {
+    if measured < 1.0 - WORSE {
+        Action::RollBack
+    } else if measured - 1.0 < KEPT_PROMISE * (promised - 1.0) {
+        Action::Disappoint
+    } else {
+        Action::Confirm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_slower_is_left_and_what_keeps_half_its_promise_is_right() {
+        assert_eq!(verdict(1.2, 0.98), Action::RollBack);
+        assert_eq!(verdict(1.2, 0.995), Action::Disappoint);
+        assert_eq!(verdict(1.2, 1.05), Action::Disappoint);
+        assert_eq!(verdict(1.2, 1.11), Action::Confirm);
+        assert_eq!(verdict(1.2, 1.5), Action::Confirm);
+    }
+}
