@@ -15,6 +15,11 @@ impl Key {
     pub fn bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
+
+    /// Its place, which another tenant may have later.
+    pub(crate) fn index(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// A free place names the next free one: finding it costs no visit to another list.

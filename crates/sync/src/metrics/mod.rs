@@ -1,8 +1,27 @@
 //! What a running job shows of itself, as policies and tuners read it: how long steps take, what wires carried, how long
 //! each layer computed. Plain data with no clock of its own, the same on both clocks.
+//!
+//! How a worker comes by it: `program` makes layer times of what the training thread posts and waits for, `traffic` rates
+//! of what wires carry, `smoothing` takes out the noise, `meter` puts them together, and `report` is what workers tell
+//! each other.
+
+mod meter;
+mod program;
+mod report;
+mod smoothing;
+mod traffic;
+
+pub use meter::Meter;
+pub use report::{REPORT_BYTES, Report, agree};
+pub use smoothing::{SHARE_OF_NEWEST, Smoothed};
+pub use traffic::{Totals, Traffic};
 
 use paceline_job::{Settings, ViewVersion};
 use std::sync::Arc;
+
+/// A report is made of every so many steps. Rarer would let a change pass unseen for longer; more often would cost a
+/// collective more.
+pub const STEPS_BETWEEN_REPORTS: u64 = 5;
 
 /// The tensors a job synchronises in every step, in the order in which the forward pass needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,10 +44,13 @@ pub struct TensorShape {
 pub struct WorkerMetrics {
     /// From the beginning of the step to that of the next, in seconds.
     pub seconds: f64,
-    /// Bytes a second that left while something was on its way out; 0 where nothing was sent.
+    /// Bytes a second that left while something was on its way out; 0 where too little was sent to tell.
     pub upload: f64,
     /// Bytes a second that came while something was on its way in; 0 where nothing was received.
     pub download: f64,
+    /// Seconds of the step that belong neither to a layer nor to waiting: data that is loaded, updates after the backward
+    /// pass.
+    pub rest: f64,
     /// Computation of each tensor's layer, in the order of [`JobShape::tensors`].
     pub layers: Vec<LayerMetrics>,
 }

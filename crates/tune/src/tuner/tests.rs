@@ -64,7 +64,7 @@ impl World {
                 let forward = self.noisy(self.computation / 3.0);
                 let backward = self.noisy(self.computation / 1.5);
                 let layers = vec![LayerMetrics { forward, backward }];
-                WorkerMetrics { seconds, upload, download, layers }
+                WorkerMetrics { seconds, upload, download, layers, ..WorkerMetrics::default() }
             })
             .collect();
         let tensors = vec![TensorShape { name: "t".into(), bytes: 64 << 20 }];
