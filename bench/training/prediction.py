@@ -17,24 +17,17 @@ import dataclasses
 import json
 import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 from typing import Any
 
 import bounds
 import profiles
-from cell import START, WAYS, Cell, CellError, Testbed
+from cell import WAYS, CellError
+from trial import Trial, payload
 
 #: What is recorded.
 RECORDED = {"strategy": "ring", "partition": "1MiB", "credit": "1MiB"}
-
-#: Steps that are recorded or measured, after those that only warm up.
-STEPS = 6
-
-#: A run that takes this many times as long as it should has failed.
-PATIENCE = 8.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +61,11 @@ def main() -> int:
     except ValueError as problem:
         print(f"prediction.py: {problem}", file=sys.stderr)
         return 2
-    bench = Bench(options, profile.slowed(options.slow))
+    trial = Trial(profile.slowed(options.slow), options.slow, options.testbed, options.paceline)
     try:
-        return bench.run(hosts, rates, options.strategies.split(","), pairs)
+        return Bench(options, trial, profile.name).run(hosts, rates, options.strategies.split(","), pairs)
     except KeyboardInterrupt:
-        bench.stop()
+        trial.stop()
         return 130
     except (CellError, OSError) as problem:
         print(f"prediction.py: {problem}", file=sys.stderr)
@@ -95,12 +88,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 class Bench:
-    def __init__(self, options: argparse.Namespace, profile: profiles.Profile) -> None:
-        self._options, self._profile = options, profile
-        self._testbed = Testbed(options.testbed)
-
-    def stop(self) -> None:
-        self._testbed.stop()
+    def __init__(self, options: argparse.Namespace, trial: Trial, name: str) -> None:
+        self._options, self._trial, self._name = options, trial, name
 
     def run(self, hosts: list[int], rates: list[str], strategies: list[str], pairs: list[Any]) -> int:
         recorded = Case(hosts[0], rates[0], *RECORDED.values())
@@ -110,13 +99,15 @@ class Bench:
         cases += [dataclasses.replace(recorded, hosts=number) for number in hosts[1:]]
         rows: list[dict[str, Any]] = []
         failed = 0
-        with tempfile.TemporaryDirectory(prefix="paceline-prediction-") as folder:
+        way = self._options.way
+        with tempfile.TemporaryDirectory(prefix="paceline-prediction-") as name:
+            folder = pathlib.Path(name)
             self._say(f"recording {recorded}")
-            self._measure(recorded, pathlib.Path(folder))
+            self._trial.record(folder, recorded.hosts, recorded.rate, recorded.settings(), way)
             for place, case in enumerate(dict.fromkeys(cases)):
                 self._say(f"[{place + 1}/{len(cases)}] {case}")
                 try:
-                    measured = self._measure(case, None)
+                    measured = self._trial.step(case.hosts, case.rate, case.settings(), way)
                 except CellError as problem:
                     failed += 1
                     self._say(f"failed: {problem}")
@@ -124,33 +115,12 @@ class Bench:
                 rows.append({**dataclasses.asdict(case), "measured_s": measured, **self._predict(folder, case)})
                 if self._options.json:
                     self._options.json.write_text(json.dumps(rows, indent=1))
-        print(table(self._profile.name, self._options.slow, rows))
+        print(table(self._name, self._options.slow, rows))
         return 3 if failed else 0
 
-    def _measure(self, case: Case, folder: pathlib.Path | None) -> float:
-        """Seconds of a step; the recording goes to `folder`."""
-        for name in ("PACELINE_TRACE", "PACELINE_TRACE_STEPS"):
-            os.environ.pop(name, None)
-        if folder is not None:
-            os.environ.update(PACELINE_TRACE=str(folder), PACELINE_TRACE_STEPS=str(STEPS))
-        way = self._options.way
-        # Three steps of a recording warm it up, and it ends with the step after its last.
-        cell = Cell(
-            self._profile.name, self._profile, self._options.slow, 0, case.rate, case.hosts, case.settings(), (), 1,
-            (way,), 1, STEPS if folder is None else STEPS + 4,
-        )  # fmt: skip
-        limits = bounds.bound(self._profile, case.hosts, bounds.bits_per_second(case.rate) * bounds.PAYLOAD)
-        patience = START + PATIENCE * cell.steps_of(way) * (limits.computation + limits.wire)
-        found = self._testbed.measure(cell, patience, lambda _: None)
-        return statistics.median(found["seconds"][way])
-
-    def _predict(self, folder: str, case: Case) -> dict[str, float]:
-        rate = f"{bounds.bits_per_second(case.rate) * bounds.PAYLOAD / 1e6:.3f}mbit"
-        command = [self._options.paceline, "replay", folder, "--json", "--bandwidth", rate]
-        done = subprocess.run([*command, "--what-if", case.question()], capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            raise CellError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-        report = json.loads(done.stdout)
+    def _predict(self, folder: pathlib.Path, case: Case) -> dict[str, float]:
+        rate = f"{payload(case.rate) / 1e6:.3f}mbit"
+        report = self._trial.command("replay", str(folder), "--bandwidth", rate, "--what-if", case.question())
         (answer,) = report["what_if"]
         return {
             "predicted_s": answer["step_ms"] / 1e3,

@@ -1,6 +1,7 @@
 """What recording a trace costs: the same steps with and without it, in turn, in one process.
 
     paceline run -n 2 -- python bench/training/recording.py [--ways ddp,optimizer] [--rounds 20] [--steps 10]
+    paceline run -n 2 -- python bench/training/recording.py --real resnet50      # needs a GPU
 
 Prints, for each way, the median over rounds of how much longer a step took, and of how much more processor time all
 threads of the worker took, in percent, with the middle half of the rounds. The processor time of writing the file, which
@@ -20,6 +21,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+import workloads
+from cell import REAL
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,30 +36,51 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--real", choices=REAL, help="train this on a GPU, instead of linear layers")
+    parser.add_argument("--batch", type=int, help="samples of a worker's step, with --real")
     options = parser.parse_args()
     dist.init_process_group("paceline")
     pl.init()
+    workload: workloads.Workload = Linear(options.width, options.layers)
+    if options.real:
+        workload = workloads.load(options.real, options.batch or REAL[options.real], dist.get_rank())
     for way in options.ways.split(","):
-        found = measure(step_of(way, options.width, options.layers), options.rounds, options.steps)
+        found = measure(step_of(way, workload), options.rounds, options.steps)
         if dist.get_rank() == 0:
             print(json.dumps({"way": way, **found}), flush=True)
     dist.destroy_process_group()
 
 
-def step_of(way: str, width: int, layers: int) -> Callable[[], None]:
+class Linear(workloads.Workload):
+    """Layers that are all alike."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        self._width, self._layers = width, layers
+        self._values = torch.randn(64, width)
+
+    def model(self) -> nn.Module:
+        width = self._width
+        return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(self._layers)))
+
+    def loss(self, model: nn.Module) -> torch.Tensor:
+        return model(self._values).square().mean()
+
+
+def step_of(way: str, workload: workloads.Workload) -> Callable[[], None]:
     torch.manual_seed(0)
-    model: nn.Module = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)))
+    model: nn.Module = workload.model()
+    optimizer = workload.optimizer(model)
     if way == "ddp":
         model = DistributedDataParallel(model)
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     if way == "optimizer":
         optimizer = pl.DistributedOptimizer(optimizer, model)
-    values = torch.randn(64, width)
 
     def step() -> None:
-        model(values).square().mean().backward()
+        workload.loss(model).backward()
         optimizer.step()
         optimizer.zero_grad()
+        if workload.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     return step
 

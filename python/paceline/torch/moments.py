@@ -30,6 +30,11 @@ class HostMoments:
         """Record what is still open."""
 
 
+#: Steps whose moments are asked for when recording ends, and not while the program trains: asking takes the host as long as
+#: making them. Those of longer recordings are asked for step by step.
+DEFERRED_STEPS = 64
+
+
 class DeviceMoments:
     """Moments are events in the stream that is current then. What they mean in nanoseconds is asked when they are
     over, never before, so that the host does not wait for the GPU."""
@@ -44,8 +49,10 @@ class DeviceMoments:
         #: Events of the step that was recorded last: spans of the next may have begun there.
         self._old: list[torch.cuda.Event] = []
         self._spans: list[tuple[int, int, Any, Any]] = []
-        #: Steps whose events are not over yet. Bounded: the GPU is a few steps behind at most.
+        #: Steps that were not asked for yet. Bounded: DEFERRED_STEPS and the few that the GPU is behind.
         self._steps: deque[tuple[torch.cuda.Event, list[Any], list[Any]]] = deque()
+        self._handle: int | None = None
+        self._stream: torch.cuda.Stream | None = None
         # The only time that the host waits: to see both clocks at once.
         self._anchor = torch.cuda.Event(enable_timing=True)
         self._anchor.record(torch.cuda.current_stream(device))
@@ -55,7 +62,11 @@ class DeviceMoments:
     def now(self) -> torch.cuda.Event:
         """A moment of the current stream."""
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        handle = torch._C._cuda_getCurrentRawStream(self._number)
+        if handle != self._handle:
+            # Making the object that stands for a stream takes as long as all the rest.
+            self._handle, self._stream = handle, torch.cuda.current_stream(self._device)
+        event.record(self._stream)
         self._used.append(event)
         return event
 
@@ -64,19 +75,22 @@ class DeviceMoments:
         self._spans.append((activity, layer, begin, end))
 
     def step_over(self) -> None:
-        """A step ended: record those that the GPU has ended, too."""
-        fence = self.now()
-        self._steps.append((fence, self._spans, self._used))
-        self._spans, self._used = [], []
-        while self._steps and self._steps[0][0].query():
+        """A step ended: record those long ago that the GPU has ended, too."""
+        self._fence()
+        while len(self._steps) > DEFERRED_STEPS and self._steps[0][0].query():
             self._resolve()
 
     def settle(self) -> None:
         """Record what is still open. The host waits for the GPU."""
-        self.step_over()
+        self._fence()
         torch.cuda.synchronize(self._device)
         while self._steps:
             self._resolve()
+
+    def _fence(self) -> None:
+        fence = self.now()
+        self._steps.append((fence, self._spans, self._used))
+        self._spans, self._used = [], []
 
     def _resolve(self) -> None:
         fence, spans, used = self._steps.popleft()
