@@ -91,6 +91,8 @@ pub struct ClusterConfig {
     /// alike, the strategy looks the same from every rank (`ring`), and chunks are whole multiples of the number of
     /// workers; a run of a thousand workers then costs what one of them costs.
     pub mirrored: bool,
+    /// Whether it is counted what wires carry, and how long they take. It costs a few percent of a run's time.
+    pub traffic: bool,
     /// What jitter and overtaking follow from.
     pub seed: u64,
     /// A run stops after this many engine events: an engine that never comes to rest is a defect.
@@ -103,6 +105,7 @@ impl Default for ClusterConfig {
             network: NetworkConfig::default(),
             worker: WorkerConfig::default(),
             mirrored: false,
+            traffic: false,
             seed: 0,
             most_events: u64::MAX,
         }

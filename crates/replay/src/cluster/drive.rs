@@ -126,6 +126,13 @@ impl<M: Memory> Cluster<M> {
         }
         self.events += 1;
         self.last_event = self.now;
+        if let Some(traffic) = self.traffic.get_mut(rank as usize) {
+            match event {
+                Event::Delivered { token } => traffic.delivered(self.now, token),
+                Event::Arrived { token } => traffic.received(self.now, token),
+                _ => {}
+            }
+        }
         let mut actions = std::mem::take(&mut self.actions);
         self.engines[rank as usize].handle(self.now, event, &mut actions);
         for action in actions.drain(..) {
@@ -139,6 +146,9 @@ impl<M: Memory> Cluster<M> {
             Action::Send { to, token, urgency, header, payload } => {
                 let body = match (token, payload) {
                     (Some(token), Payload::Memory(from)) => {
+                        if let Some(traffic) = self.traffic.get_mut(rank as usize) {
+                            traffic.sending(self.now, to, token, header.len);
+                        }
                         let parcel = self.memory.depart(Rank(rank), to, token, &header, from);
                         Body::Data { token, parcel }
                     }
@@ -179,6 +189,9 @@ impl<M: Memory> Cluster<M> {
         let Some(arriving) = self.arriving.take() else { return };
         let Some(token) = token else { return };
         let Arriving { from, first_byte_at, bytes, parcel } = arriving;
+        if let Some(traffic) = self.traffic.get_mut(rank as usize) {
+            traffic.receiving(Time(first_byte_at), Rank(from), token, bytes as u32);
+        }
         let combined = matches!(placement, Placement::Combine { .. });
         let task = self.memory.begin_place(Rank(rank), placement, parcel);
         let prompt = Prompt::Arrived(token);

@@ -19,6 +19,7 @@ use paceline_sync::{
     check_strategy,
     engine::{Engine, Load},
     event::{Action, OpId, Post},
+    metrics::{Totals, Traffic},
 };
 use script::Scripted;
 use std::{collections::VecDeque, sync::Arc};
@@ -78,6 +79,8 @@ pub struct Cluster<M: Memory = Weightless> {
     unfinished: Vec<Vec<Option<Arc<str>>>>,
     finished: VecDeque<Finish>,
     notices: Vec<Notice>,
+    /// By rank; empty unless it is asked for.
+    traffic: Vec<Traffic>,
     events: u64,
     messages: u64,
 }
@@ -117,6 +120,10 @@ impl<M: Memory> Cluster<M> {
         let (mirrored, seed) = (config.mirrored, config.seed);
         let network = Network::new(&view, topology, config.network.clone(), mirrored, seed)?;
         let engines = Engine::for_all(&view)?;
+        let counted = if config.traffic { size } else { 0 };
+        let traffic = (0..counted as u32)
+            .map(|rank| Traffic::new(Rank(rank), &view, config.network.queue_bytes))
+            .collect();
         Ok(Cluster {
             per_frame: u64::try_from(config.worker.per_frame.as_nanos()).unwrap_or(u64::MAX),
             config,
@@ -136,6 +143,7 @@ impl<M: Memory> Cluster<M> {
             unfinished: vec![Vec::new(); size],
             finished: VecDeque::new(),
             notices: Vec::new(),
+            traffic,
             events: 0,
             messages: 0,
         })
@@ -162,6 +170,11 @@ impl<M: Memory> Cluster<M> {
     /// If there is no such worker.
     pub fn load(&self, rank: Rank) -> Load {
         self.engines[rank.index()].load()
+    }
+
+    /// What each worker's wires carried so far, by rank, where [`ClusterConfig::traffic`] asks for it.
+    pub fn traffic(&self) -> Vec<Totals> {
+        self.traffic.iter().map(Traffic::totals).collect()
     }
 
     /// Have a worker post an operation, now or later.

@@ -4,6 +4,7 @@
 //! Where a graph comes from, and what is made of the times, is not known here.
 
 mod analysis;
+mod metrics;
 mod path;
 mod play;
 mod prices;
@@ -12,6 +13,7 @@ mod scenario;
 mod served;
 
 pub use analysis::{Analysis, Loss, Share, Spent};
+pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play};
 pub use prices::Prices;

@@ -7,6 +7,7 @@ use paceline_job::{
     Rank, Time,
     graph::{Graph, NodeId, OperationId, Role},
 };
+use paceline_sync::metrics::Totals;
 
 /// When everything happened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +28,8 @@ pub struct Played {
     pub steps: Vec<Vec<Time>>,
     /// Engine events, where engines ran.
     pub events: u64,
+    /// What wires carried, by rank, where engines ran and [`ClusterConfig::traffic`](crate::ClusterConfig::traffic) asks for it.
+    pub traffic: Vec<Totals>,
 }
 
 impl Played {
@@ -153,6 +156,7 @@ impl<'g> Lanes<'g> {
                 over: vec![Time::ZERO; graph.operations.len()],
                 steps: vec![vec![Time::ZERO; workers]; graph.steps as usize],
                 events: 0,
+                traffic: Vec::new(),
             },
         }
     }
@@ -229,6 +233,7 @@ impl<'g> Lanes<'g> {
             });
         }
         self.played.events = remote.events();
+        self.played.traffic = remote.traffic();
         Ok(self.played)
     }
 }

@@ -13,6 +13,7 @@ use paceline_job::{
 use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
+    metrics::Totals,
 };
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -127,6 +128,13 @@ impl Remote {
         }
     }
 
+    pub fn traffic(&self) -> Vec<Totals> {
+        match self {
+            Remote::Complete(_) | Remote::Served(_) => Vec::new(),
+            Remote::Engines(cluster) => cluster.traffic(),
+        }
+    }
+
     /// Take what workers posted, and let the next thing happen between them. False if there is nothing left.
     pub fn go_on(&mut self, graph: &Graph, lanes: &mut Lanes<'_>) -> Result<bool, ReplayError> {
         let posted = lanes.take_posts();
@@ -216,7 +224,7 @@ fn wire_bytes(operation: &Operation, workers: usize) -> f64 {
 }
 
 /// What a worker posts to take part in an operation.
-fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, ReplayError> {
+pub(super) fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, ReplayError> {
     let operation = &graph.operations[id.index()];
     let members = &operation.members;
     let place = if members.is_empty() {

@@ -115,6 +115,7 @@ fn draw_config(random: &mut Random) -> ClusterConfig {
             combine: *random.choose(&[Combine::Overlapped, Combine::After]),
         },
         mirrored: false,
+        traffic: false,
         seed: random.bits(),
         most_events: 20_000_000,
     }

@@ -1,7 +1,10 @@
 //! What one worker shows of itself: the smoothed sum of what its program does and what its wires carry. Moments come in,
 //! in the order in which they were seen, and [`WorkerMetrics`] come out after each step.
 
-use super::{JobShape, LayerMetrics, Report, Smoothed, Totals, WorkerMetrics, program::Program};
+use super::{
+    Computed, Handed, JobShape, LayerMetrics, Report, Smoothed, Totals, WorkerMetrics,
+    program::Program,
+};
 use crate::{collective::Collective, event::Post};
 use paceline_job::{ReduceOp, Time, ViewVersion};
 use std::sync::Arc;
@@ -26,19 +29,28 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Whether an operation is one of those that a step is made of: gradients are summed by all workers.
-    pub fn counts(post: &Post) -> bool {
+    fn counts(post: &Post) -> bool {
         matches!(post.collective, Collective::AllReduce { .. })
             && matches!(post.reduce, ReduceOp::Sum | ReduceOp::Average)
             && post.dtype.is_float()
             && post.group.is_none()
     }
 
-    /// An operation that [counts](Meter::counts) was posted; handing it over took from `begin` until `end`. The number
-    /// is for [`Meter::waited`].
-    pub fn posted(&mut self, post: &Post, begin: Time, end: Time) -> u32 {
-        let bytes = post.collective.elements() * post.dtype.size() as u64;
-        self.program.posted(&post.name, bytes, post.priority, begin, end)
+    /// What is to be known of the tensor of an operation, if that is one of those that a step is made of:
+    /// gradients are summed by all workers.
+    pub fn tensor(post: &Post, computed: Computed) -> Option<Handed> {
+        Meter::counts(post).then(|| Handed {
+            name: post.name.clone(),
+            bytes: post.collective.elements() * post.dtype.size() as u64,
+            priority: post.priority,
+            computed,
+        })
+    }
+
+    /// A [tensor](Meter::tensor) was posted; handing it over took from `begin` until `end`. The
+    /// number is for [`Meter::waited`].
+    pub fn posted(&mut self, tensor: Handed, begin: Time, end: Time) -> u32 {
+        self.program.posted(tensor, begin, end)
     }
 
     /// The training thread waited from `begin` until `end`, for an operation that counts if it has a number.

@@ -12,6 +12,7 @@ mod smoothing;
 mod traffic;
 
 pub use meter::Meter;
+pub use program::{Computed, Handed};
 pub use report::{REPORT_BYTES, Report, agree};
 pub use smoothing::{SHARE_OF_NEWEST, Smoothed};
 pub use traffic::{Totals, Traffic};

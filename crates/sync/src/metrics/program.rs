@@ -5,8 +5,12 @@
 //! their own share what passes, as their backward passes are to each other. Between the last wait and the first post lie
 //! the rest of the forward pass and the first of the backward pass; they are divided as forward and backward are where
 //! both were seen.
+//!
+//! A thread that has a device compute goes on meanwhile, and what it waits for says little about the device. What it posts is
+//! posted when the device has computed it, so backward passes are seen all the same; forward passes are guessed from them.
 
 use super::{JobShape, LayerMetrics, TensorShape};
+use crate::scheduler::Priority;
 use paceline_job::Time;
 use std::{ops::Range, sync::Arc};
 
@@ -29,19 +33,40 @@ pub(super) struct Step {
     pub layers: Vec<LayerMetrics>,
 }
 
+/// A tensor that a step posts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Under which it is posted.
+    pub name: Arc<str>,
+    /// Its size.
+    pub bytes: u64,
+    /// Smaller goes first.
+    pub priority: Priority,
+    /// What computed it.
+    pub computed: Computed,
+}
+
+/// Where tensors are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Computed {
+    /// By the thread that waits for tensors.
+    #[default]
+    Here,
+    /// By a device, which that thread runs ahead of.
+    Elsewhere,
+}
+
 /// A tensor that was posted, in the order of posting.
 #[derive(Clone, Debug)]
 struct Posted {
-    name: Arc<str>,
-    bytes: u64,
-    priority: i64,
+    tensor: Handed,
     /// Computation before it.
     nanoseconds: u64,
 }
 
 impl Posted {
     fn is_like(&self, other: &Posted) -> bool {
-        (self.bytes, self.priority) == (other.bytes, other.priority)
+        (self.tensor.bytes, self.tensor.priority) == (other.tensor.bytes, other.tensor.priority)
     }
 }
 
@@ -77,25 +102,16 @@ impl Program {
     }
 
     /// A tensor was posted, and handing it over took from `begin` until `end`. Its number is for [`Program::waited`].
-    pub fn posted(
-        &mut self,
-        name: &Arc<str>,
-        bytes: u64,
-        priority: i64,
-        begin: Time,
-        end: Time,
-    ) -> u32 {
+    pub fn posted(&mut self, tensor: Handed, begin: Time, end: Time) -> u32 {
         let nanoseconds = self.computed(begin, end);
         let room = self.posts.len() < MOST;
         match self.posts.last_mut() {
             // A large one may come in pieces.
-            Some(last) if *last.name == **name => {
-                last.bytes += bytes;
+            Some(last) if last.tensor.name == tensor.name => {
+                last.tensor.bytes += tensor.bytes;
                 last.nanoseconds += nanoseconds;
             }
-            _ if room => {
-                self.posts.push(Posted { name: name.clone(), bytes, priority, nanoseconds });
-            }
+            _ if room => self.posts.push(Posted { tensor, nanoseconds }),
             _ => {}
         }
         self.posts.len().saturating_sub(1) as u32
@@ -145,17 +161,17 @@ impl Program {
             return;
         }
         // A program that numbers what it posts gives other names each time.
-        let named = posts.iter().zip(&self.last).all(|(a, b)| a.name == b.name);
+        let named = posts.iter().zip(&self.last).all(|(a, b)| a.tensor.name == b.tensor.name);
         // The most urgent is needed first; among equals, what the backward pass reaches last.
         let mut order: Vec<usize> = (0..posts.len()).rev().collect();
-        order.sort_by_key(|&post| posts[post].priority);
+        order.sort_by_key(|&post| posts[post].tensor.priority);
         let mut places = vec![0; posts.len()];
         let mut tensors = Vec::with_capacity(posts.len());
         for (place, &post) in order.iter().enumerate() {
             places[post] = place;
-            let name =
-                if named { posts[post].name.clone() } else { format!("tensor {place}").into() };
-            tensors.push(TensorShape { name, bytes: posts[post].bytes });
+            let Handed { name, bytes, .. } = posts[post].tensor.clone();
+            let name = if named { name } else { format!("tensor {place}").into() };
+            tensors.push(TensorShape { name, bytes });
         }
         let job = Arc::new(JobShape { tensors });
         self.shape = Some(Shape { job, posts: posts.to_vec(), places });
@@ -172,6 +188,13 @@ fn layers(posts: &[Posted], waits: &[(u32, u64)], places: &[usize]) -> (Vec<Laye
     let Some((first, others)) = posts.split_first() else { return (layers, 0) };
     for (post, &place) in others.iter().zip(&places[1..]) {
         layers[place].backward = seconds(post.nanoseconds);
+    }
+    if posts.iter().any(|post| post.tensor.computed == Computed::Elsewhere) {
+        // Of what is posted first nothing is known but that the device computed it: it is taken for one of the others.
+        let known: f64 = layers.iter().map(|layer| layer.backward).sum();
+        layers[places[0]].backward = known / (others.len().max(1)) as f64;
+        layers.iter_mut().for_each(|layer| layer.forward = FORWARD_OF_BACKWARD * layer.backward);
+        return (layers, 0);
     }
     // Spans of the forward pass, and the layers that they belong to.
     let mut spans: Vec<(Range<usize>, f64)> = Vec::with_capacity(waits.len());
@@ -224,6 +247,7 @@ mod tests {
     /// Plays a training thread: computes, posts, waits.
     struct Thread {
         now: u64,
+        computed: Computed,
         program: Program,
     }
 
@@ -235,7 +259,9 @@ mod tests {
         fn post(&mut self, name: &str, priority: i64) -> u32 {
             let begin = Time(self.now);
             self.compute(7);
-            self.program.posted(&name.into(), 4000, priority, begin, Time(self.now))
+            let computed = self.computed;
+            let tensor = Handed { name: name.into(), bytes: 4000, priority, computed };
+            self.program.posted(tensor, begin, Time(self.now))
         }
 
         fn wait(&mut self, tensor: Option<u32>, microseconds: u64) {
@@ -250,7 +276,7 @@ mod tests {
     }
 
     fn thread() -> Thread {
-        Thread { now: 5_000_000, program: Program::default() }
+        Thread { now: 5_000_000, computed: Computed::Here, program: Program::default() }
     }
 
     fn microseconds(seconds: f64) -> f64 {
@@ -309,6 +335,16 @@ mod tests {
         let all: f64 = forward(&step).iter().sum::<f64>() + backward(&step)[2];
         assert_eq!(all.round(), 650.0 + 600.0, "with what is before them");
         assert!(backward(&step)[2] > 500.0, "{step:?}");
+    }
+
+    #[test]
+    fn what_a_thread_waits_for_says_nothing_of_a_device() {
+        let mut thread = Thread { computed: Computed::Elsewhere, ..thread() };
+        thread.step();
+        one_step(&mut thread, &[1]);
+        let step = one_step(&mut thread, &[1]).unwrap();
+        assert_eq!(backward(&step), [200.0, 400.0, 300.0]);
+        assert_eq!(forward(&step), [100.0, 200.0, 150.0]);
     }
 
     #[test]

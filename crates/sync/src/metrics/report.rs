@@ -18,8 +18,8 @@ const NUMBERS: usize = 4;
 /// The length of a report.
 pub const REPORT_BYTES: usize = HEAD_BYTES + 4 * (NUMBERS + 2 * TOLD_LAYERS);
 
-/// What one worker says.
-#[derive(Clone, Debug, PartialEq)]
+/// What one worker says; nothing, before its first step is over.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The last step that is in it.
     pub step: u64,

@@ -63,7 +63,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// `taken_at_once`: bytes to a peer that a transport takes without having sent them, when it had nothing to send.
+    /// `taken_at_once`: bytes that a transport takes without having sent them, when it had nothing to send.
     pub fn new(rank: Rank, view: &View, taken_at_once: u64) -> Traffic {
         let host = |rank: usize| view.workers.get(rank).map(|worker| worker.host.as_str());
         let elsewhere = |other: usize| host(other) != host(rank.index());
@@ -91,7 +91,7 @@ impl Traffic {
     /// A message was handed to the transport.
     pub fn sending(&mut self, now: Time, to: Rank, token: Key, bytes: u32) {
         if self.counts.get(to.index()).copied().unwrap_or(false) {
-            self.out.begin(now, to, token, bytes);
+            self.out.begin(now, token, bytes);
         }
     }
 
@@ -103,7 +103,7 @@ impl Traffic {
     /// The first bytes of a message came, at `now` or a while ago.
     pub fn receiving(&mut self, now: Time, from: Rank, token: Key, bytes: u32) {
         if self.counts.get(from.index()).copied().unwrap_or(false) {
-            self.into.begin(now, from, token, bytes);
+            self.into.begin(now, token, bytes);
         }
     }
 
@@ -113,65 +113,57 @@ impl Traffic {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Underway {
-    begun: Time,
-    /// 0 if nothing is.
-    bytes: u32,
-    peer: u32,
-}
+/// Bytes of a message that is on its way; 0 if none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Underway(u32);
 
 #[derive(Clone, Debug, Default)]
 struct Direction {
     taken_at_once: u64,
     /// By the index of their tokens, as many as were ever on their way at once.
     underway: Vec<Underway>,
-    /// The stretch without a pause that is going on: since when, until when so far, until when it is counted, and what
-    /// passed in it.
-    began: Time,
+    /// How many of them are.
+    open: u32,
+    /// The stretch without a pause that is going on: until when so far, until when it is counted, and what passed in it.
     until: Time,
     counted: Time,
     passed: u64,
-    /// Bits for peers that got something in it.
-    peers: u64,
     bytes: u64,
     nanoseconds: u64,
 }
 
 impl Direction {
-    fn begin(&mut self, begun: Time, peer: Rank, token: Key, bytes: u32) {
+    fn begin(&mut self, begun: Time, token: Key, bytes: u32) {
         let place = token.index();
         if self.underway.len() <= place {
-            self.underway.resize(place + 1, Underway::default());
+            self.underway.resize(place + 1, Underway(0));
         }
-        self.underway[place] = Underway { begun, bytes, peer: peer.0 };
+        if self.open == 0 && begun.0 > self.until.0.saturating_add(SHORT_PAUSE_NANOSECONDS) {
+            (self.until, self.counted, self.passed) = (begun, begun, 0);
+        }
+        // One whose end nobody told has lost its place, and is not on its way any more.
+        let before = std::mem::replace(&mut self.underway[place], Underway(bytes));
+        self.open += u32::from(before == Underway(0) && bytes > 0);
     }
 
     fn end(&mut self, now: Time, token: Key) {
         let Some(underway) = self.underway.get_mut(token.index()) else { return };
-        let Underway { begun, bytes, peer } = std::mem::take(underway);
+        let Underway(bytes) = std::mem::take(underway);
         if bytes == 0 {
             return;
         }
-        if begun.0 > self.until.0.saturating_add(SHORT_PAUSE_NANOSECONDS) || self.passed == 0 {
-            (self.began, self.until, self.counted) = (begun, begun, begun);
-            (self.passed, self.peers) = (0, 0);
-        }
-        self.peers |= 1 << (peer % 64);
-        // What the transport took at once was on its way for longer than anybody saw: that much of a stretch, for each
-        // peer, is not counted. What is left of it left at the wire's rate.
-        let at_once = self.taken_at_once * u64::from(self.peers.count_ones());
-        let before = self.passed.saturating_sub(at_once);
+        self.open -= 1;
+        // What the transport took at once was on its way for longer than anybody saw: that much of a stretch is not
+        // counted. The rest of it left at the wire's rate.
+        let before = self.passed.saturating_sub(self.taken_at_once);
         self.passed += u64::from(bytes);
-        let counted = self.passed.saturating_sub(at_once) - before;
+        let counted = self.passed.saturating_sub(self.taken_at_once) - before;
         if counted > 0 {
-            let earlier = self.began.0.saturating_sub(begun.0);
             self.bytes += counted;
-            self.nanoseconds += now.0.saturating_sub(self.counted.0) + earlier;
+            self.nanoseconds += now.0.saturating_sub(self.counted.0);
             self.counted = self.counted.max(now);
         }
         self.until = self.until.max(now);
-        self.began = self.began.min(begun);
     }
 }
 
@@ -227,6 +219,18 @@ mod tests {
             traffic.sending(Time(0), Rank(2), keys[number], if number < 2 { 750 } else { 1000 });
             traffic.delivered(Time(at * 1000), keys[number]);
         }
+        assert_eq!(traffic.totals().upload(), Some(1e6));
+    }
+
+    #[test]
+    fn what_was_overtaken_for_long_counts_its_time_once() {
+        let (mut traffic, keys) = wired(0);
+        traffic.sending(Time(0), Rank(2), keys[0], 1000);
+        for number in 0..3 {
+            traffic.sending(Time(number * MILLISECOND), Rank(2), keys[1], 1000);
+            traffic.delivered(Time((number + 1) * MILLISECOND), keys[1]);
+        }
+        traffic.delivered(Time(4 * MILLISECOND), keys[0]);
         assert_eq!(traffic.totals().upload(), Some(1e6));
     }
 
