@@ -110,6 +110,9 @@ def test_a_trace_of_our_optimizer_names_tensors_and_shows_what_each_layer_waited
             assert {one["name"] for one in operations} == tensors
             assert sum(one["args"]["bytes"] for one in operations) == BYTES
             assert {one["args"]["operation"] for one in operations} == {"all_reduce"}
+            posts = file.in_step("post", number)
+            assert len(posts) == len(tensors), "handing each tensor over is seen"
+            assert {one["tid"] for one in posts} <= {one["tid"] for one in file.of("backward")}
             first = min(operations, key=lambda one: one["args"]["priority"])
             assert first["name"].startswith("0."), "what the forward pass needs first goes first"
         for wait in file.of("wait"):

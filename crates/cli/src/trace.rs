@@ -256,6 +256,7 @@ fn kind_name(kind: &Kind) -> &'static str {
         Kind::Work(Phase::Other) => "other work",
         Kind::Launch => "launch",
         Kind::Wait => "wait",
+        Kind::Post => "post",
         Kind::Collective(_) => "collective",
         Kind::Message(_) => "message",
         Kind::Scope => "scope",

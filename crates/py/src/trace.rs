@@ -42,7 +42,7 @@ impl Recording {
         self.running.switch(on);
     }
 
-    /// This thread was busy with `activity` (forward, backward, update, other, wait: 0 to 4) of the layer of this
+    /// This thread was busy with `activity` (forward, backward, update, other, wait, post: 0 to 5) of the layer of this
     /// number (none if negative) from `begin` until `end`, or now.
     #[pyo3(signature = (activity, layer, begin, end=None, device=None))]
     fn span(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paceline._native import Recording
 
 #: Activities, as the recording numbers them.
-FORWARD, BACKWARD, UPDATE, OTHER, WAIT = range(5)
+FORWARD, BACKWARD, UPDATE, OTHER, WAIT, POST = range(6)
 
 #: In place of a layer's number.
 NO_LAYER = -1
@@ -223,7 +223,7 @@ class Observer:
 
         torch.autograd.Variable._execution_engine.queue_callback(on_all_buckets)
 
-    # Waits.
+    # Waits and posts.
 
     def begin_wait(self) -> int | None:
         """The host may have to wait from now on."""
@@ -233,6 +233,11 @@ class Observer:
         """It has waited."""
         if begin is not None and self.recording is not None:
             self.recording.span(WAIT, layer, begin)
+
+    def end_post(self, begin: int) -> None:
+        """It has handed an operation over."""
+        if self.recording is not None:
+            self.recording.span(POST, NO_LAYER, begin)
 
     @property
     def layer(self) -> int:

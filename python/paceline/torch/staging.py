@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from paceline._native import Handle, Worker
+from paceline.torch import tracing
 
 
 def post(
@@ -50,6 +51,24 @@ def start(
     long as ``receive``, for an operation in place. Whoever gives it uses the result only on streams that wait
     for it (:func:`follow`), and so spares two allocators their work.
     """
+    begin = tracing.begin_post()
+    started = _started(worker, ranks, name, kind, dtype, counts, send, receive, rest, host)
+    tracing.end_post(begin)
+    return started
+
+
+def _started(
+    worker: Worker,
+    ranks: Sequence[int] | None,
+    name: str,
+    kind: str,
+    dtype: str,
+    counts: Sequence[int],
+    send: torch.Tensor | None,
+    receive: torch.Tensor | None,
+    rest: dict[str, Any],
+    host: torch.Tensor | None,
+) -> Handle:
     memory = send if send is not None else receive
     if memory is None or not memory.is_cuda:
         return post(worker, ranks, name, kind, dtype, counts, send, receive, rest)

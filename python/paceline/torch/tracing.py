@@ -225,6 +225,17 @@ def end_wait_of_layer(begin: int | None) -> None:
         current._observer.end_wait(begin, current._observer.layer)
 
 
+def begin_post() -> int | None:
+    """An operation is handed over from now on; for :func:`end_post`."""
+    return None if current is None else current._observer.begin_wait()
+
+
+def end_post(begin: int | None) -> None:
+    """It is handed over."""
+    if begin is not None and current is not None:
+        current._observer.end_post(begin)
+
+
 def resume() -> None:
     """The forward pass of the layer begins only now."""
     if current is not None:

@@ -1,6 +1,7 @@
 //! `paceline optimize`: a plan for a recorded job, found in virtual time, and, if asked, tried in real time. How plans
 //! are found is not known here.
 
+mod handing;
 mod report;
 mod verify;
 
@@ -11,6 +12,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use handing::Handing;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_job::{ByteSize, WrittenDuration};
 use paceline_plan::{Engine, Limits, Outcome, Task, optimize};
@@ -67,7 +69,7 @@ pub struct OptimizeArgs {
     pub memory: Option<ByteSize>,
 
     /// What handing over one operation takes the program's thread, in which the recorded backward passes include it;
-    /// sending tensors together spares it [default: nothing].
+    /// sending tensors together spares it [default: what the trace shows].
     #[arg(long, value_name = "TIME")]
     pub post: Option<WrittenDuration>,
 
@@ -120,10 +122,11 @@ impl From<EngineName> for Engine {
 /// Run the command.
 pub fn run(arguments: OptimizeArgs) -> Result<ExitCode> {
     let loaded = scenario::load(&arguments.trace, &arguments.conditions)?;
-    let task = task(&loaded, &arguments)?;
+    let handing = Handing::of(arguments.post, &loaded.job);
+    let task = task(&loaded, handing, &arguments)?;
     let begin = Instant::now();
     let outcome = plan(&task, &arguments)?;
-    let mut report = Report::new(&loaded, &task, outcome, begin.elapsed());
+    let mut report = Report::new(&loaded, &task, handing, outcome, begin.elapsed());
     if let Some(path) = &arguments.output {
         std::fs::write(path, report.file())
             .with_context(|| format!("the plan cannot be written to {}", path.display()))?;
@@ -140,7 +143,7 @@ pub fn run(arguments: OptimizeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn task(loaded: &Loaded, arguments: &OptimizeArgs) -> Result<Task> {
+fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<Task> {
     let mut scenario = loaded.scenario.clone();
     let mut layered = loaded.job.layered.clone();
     if let Some(count) = arguments.workers {
@@ -170,8 +173,7 @@ fn task(loaded: &Loaded, arguments: &OptimizeArgs) -> Result<Task> {
         let text = "this trace does not show what the network carries; give --bandwidth";
         return Err(UsageError::new(text).into());
     }
-    let post = arguments.post.map_or(Duration::ZERO, |WrittenDuration(post)| post);
-    Ok(Task { scenario, layered, post })
+    Ok(Task { scenario, layered, post: handing.time() })
 }
 
 /// Search with a bar on a terminal, until the time is over.

@@ -1,6 +1,6 @@
 //! What `paceline optimize` says, as text, as data, and at the head of the plan file. It decides nothing.
 
-use super::verify::Verified;
+use super::{handing::Handing, verify::Verified};
 use crate::scenario::Loaded;
 use paceline_job::Rate;
 use paceline_plan::{Outcome, Task};
@@ -17,6 +17,9 @@ pub struct Report {
     one_host: bool,
     bandwidth: Rate,
     seconds: f64,
+    /// What handing an operation over is taken to take, in microseconds, and how that is known.
+    post_us: f64,
+    post: Handing,
     #[serde(flatten)]
     outcome: Outcome,
     /// What happened in real time, if it was asked.
@@ -26,7 +29,13 @@ pub struct Report {
 
 impl Report {
     /// Of a plan that took so long to find.
-    pub fn new(loaded: &Loaded, task: &Task, outcome: Outcome, took: Duration) -> Report {
+    pub fn new(
+        loaded: &Loaded,
+        task: &Task,
+        handing: Handing,
+        outcome: Outcome,
+        took: Duration,
+    ) -> Report {
         Report {
             workers: task.scenario.graph.workers.len(),
             one_host: task
@@ -37,6 +46,8 @@ impl Report {
                 .all(|pair| pair[0].host == pair[1].host),
             bandwidth: task.scenario.wire.rate,
             seconds: took.as_secs_f64(),
+            post_us: handing.time().as_secs_f64() * 1e6,
+            post: handing,
             outcome,
             verified: None,
             problems: loaded.problems.iter().map(ToString::to_string).collect(),
@@ -85,6 +96,7 @@ impl Report {
             self.seconds,
             outcome.partial.spared,
         );
+        let _ = writeln!(text, "{}", self.post);
         if let [_, _, ..] = outcome.engines.as_slice() {
             let each = outcome.engines.iter().map(|(name, ms)| format!("{name} {ms:.2} ms"));
             let _ = writeln!(text, "Engines: {}.", each.collect::<Vec<_>>().join(", "));

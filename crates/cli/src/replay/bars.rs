@@ -94,7 +94,7 @@ pub fn measured(loaded: &Loaded, most_workers: usize) -> Vec<Row> {
                 Kind::Launch => Look::Other,
                 Kind::Wait => Look::Wait,
                 Kind::Collective(_) => Look::Network,
-                Kind::Message(_) | Kind::Scope => continue,
+                Kind::Message(_) | Kind::Post | Kind::Scope => continue,
             };
             let bar = Bar {
                 from: begin.max(from).since(from),

@@ -4,6 +4,7 @@
 use super::{
     Graph,
     clocks::Clocks,
+    handing,
     layered::{Group, LayerTimes, Layered, LayeredWorker},
     observed,
 };
@@ -13,7 +14,7 @@ use crate::{
         Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace,
     },
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// A job as a graph, with what else its trace says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +25,9 @@ pub struct Job {
     pub layered: Option<Layered>,
     /// What was in force, where the trace says so.
     pub settings: Option<Settings>,
+    /// What handing an operation over took a worker's thread, in the middle. Known where that thread computed the layers too:
+    /// then their times contain it.
+    pub post: Option<Duration>,
     /// Nanoseconds of each step in the graph, as measured, on the slowest worker.
     pub measured: Vec<u64>,
     /// What did not fit.
@@ -74,6 +78,7 @@ impl Job {
             graph: layered.graph(),
             layered: Some(layered),
             settings,
+            post: handing::post(trace),
             measured,
             problems: building.problems,
         })

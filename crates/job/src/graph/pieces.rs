@@ -20,7 +20,7 @@ pub(super) fn of(worker: &WorkerTrace, from: Stamp, to: Stamp) -> Vec<Vec<Piece>
         let inside = span.begin >= from && span.begin < to;
         let Some(lane) = lanes.get_mut(span.lane.0 as usize).filter(|_| inside) else { continue };
         let timed = worker.lanes[span.lane.0 as usize].kind != LaneKind::Network;
-        if timed && !matches!(span.kind, Kind::Scope | Kind::Message(_)) {
+        if timed && !matches!(span.kind, Kind::Scope | Kind::Post | Kind::Message(_)) {
             lane.add(SpanId(index as u32), span.begin, span.end(), &span.kind);
         }
     }

@@ -189,6 +189,8 @@ pub enum Kind {
     Launch,
     /// The host stood still until what is in `after` was over; if that is empty, nobody knows for what.
     Wait,
+    /// The host handed an operation over, inside what else it did.
+    Post,
     /// An operation of several workers: from when this worker took part to when it was over here.
     Collective(Box<Collective>),
     /// A message of such an operation.

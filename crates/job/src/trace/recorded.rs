@@ -22,6 +22,7 @@ pub mod words {
     pub const UPDATE: &str = "update";
     pub const OTHER: &str = "other";
     pub const WAIT: &str = "wait";
+    pub const POST: &str = "post";
     pub const STEP: &str = "step";
     pub const OPERATION: &str = "operation";
     pub const MESSAGE: &str = "message";
@@ -131,6 +132,7 @@ pub fn assemble(header: &Header, events: Vec<Event>, place: &str) -> (WorkerTrac
             words::UPDATE => Some(Kind::Work(Phase::Update)),
             words::OTHER => Some(Kind::Work(Phase::Other)),
             words::WAIT => Some(Kind::Wait),
+            words::POST => Some(Kind::Post),
             words::OPERATION => collective(&event).map(|found| Kind::Collective(Box::new(found))),
             words::MESSAGE => message(&event).map(|found| Kind::Message(Box::new(found))),
             _ => continue,

@@ -24,12 +24,20 @@ pub enum Activity {
     Other = 3,
     /// Standing still until operations are over.
     Wait = 4,
+    /// Handing an operation over, which happens inside other activities.
+    Post = 5,
 }
 
 impl Activity {
     /// All of them, by their codes.
-    pub const ALL: [Activity; 5] =
-        [Activity::Forward, Activity::Backward, Activity::Update, Activity::Other, Activity::Wait];
+    pub const ALL: [Activity; 6] = [
+        Activity::Forward,
+        Activity::Backward,
+        Activity::Update,
+        Activity::Other,
+        Activity::Wait,
+        Activity::Post,
+    ];
 
     /// Its name in files.
     pub const fn word(self) -> &'static str {
@@ -39,6 +47,7 @@ impl Activity {
             Activity::Update => words::UPDATE,
             Activity::Other => words::OTHER,
             Activity::Wait => words::WAIT,
+            Activity::Post => words::POST,
         }
     }
 }
@@ -285,15 +294,14 @@ mod tests {
             }),
             (word(), word()).prop_map(|(at, token)| Event::Delivered { at, token }),
             (word(), word()).prop_map(|(at, token)| Event::Received { at, token }),
-            (word(), word(), 0..5_usize, 0..1_u32 << 31, any::<bool>(), 0..NO_LAYER).prop_map(
-                |(begin, nanoseconds, activity, place, device, layer)| Event::Span {
+            (word(), word(), 0..Activity::ALL.len(), 0..1_u32 << 31, any::<bool>(), 0..NO_LAYER)
+                .prop_map(|(begin, nanoseconds, activity, place, device, layer)| Event::Span {
                     begin,
                     nanoseconds,
                     activity: Activity::ALL[activity],
                     place: if device { Place::Device(place) } else { Place::Thread(place) },
                     layer: (layer % 3 != 0).then_some(layer),
-                }
-            ),
+                }),
         ]
     }
 
