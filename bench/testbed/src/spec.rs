@@ -5,8 +5,8 @@ use crate::{
     error::{Error, Result},
     shaping::Shaper,
 };
-use paceline_job::Rate;
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr, str::FromStr};
+use paceline_job::{Rate, script::Target};
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Hosts have addresses in one network of 254.
 pub(crate) const MAX_HOSTS: usize = 250;
@@ -135,35 +135,6 @@ pub(crate) fn validate_rate(rate: Rate) -> Result<()> {
     Err(Error::Spec(format!("a rate of {rate}; links can carry 1mbit to 1000gbit")))
 }
 
-/// One link of the network. Written `host3` or `rack1`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
-    /// The wire between a host and its rack.
-    Host(usize),
-    /// The uplink of a rack.
-    Rack(usize),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Host(host) => write!(f, "host{host}"),
-            Target::Rack(rack) => write!(f, "rack{rack}"),
-        }
-    }
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        let number = |digits: &str| digits.parse().ok();
-        let host = text.strip_prefix("host").and_then(number).map(Target::Host);
-        let rack = || text.strip_prefix("rack").and_then(number).map(Target::Rack);
-        host.or_else(rack).ok_or_else(|| format!("`{text}` is no link such as host3 or rack1"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,15 +177,5 @@ mod tests {
         let host_rates = BTreeMap::from([(2, "1gbit".parse().unwrap())]);
         assert!(refusal(Spec { host_rates, ..spec(2, 1) }).contains("hosts are 0 to 1"));
         assert!(spec(250, 250).validate().is_ok());
-    }
-
-    #[test]
-    fn links_are_written_as_they_are_read() {
-        for target in [Target::Host(0), Target::Rack(12)] {
-            assert_eq!(target.to_string().parse(), Ok(target));
-        }
-        for wrong in ["", "host", "host-1", "rack1x", "switch0"] {
-            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
-        }
     }
 }

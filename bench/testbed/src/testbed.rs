@@ -10,12 +10,14 @@ use crate::{
     message::Message,
     namespace::{self, Namespace},
     netlink::Netlink,
-    script::LinkChange,
     shaping::{self, Shaper},
-    spec::{PREFIX_BITS, Spec, Target, validate_rate},
+    spec::{PREFIX_BITS, Spec, validate_rate},
     warden::Warden,
 };
-use paceline_job::Rate;
+use paceline_job::{
+    Rate,
+    script::{LinkChange, Target},
+};
 use std::{
     collections::BTreeMap,
     fs::{self, File},

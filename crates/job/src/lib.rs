@@ -9,6 +9,7 @@ mod element;
 pub mod graph;
 mod plan;
 mod quantity;
+pub mod script;
 mod topology;
 pub mod trace;
 mod view;
