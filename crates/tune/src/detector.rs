@@ -55,7 +55,8 @@ impl Signal {
         let wires = || workers.clone().map(|worker| worker.upload.max(worker.download));
         let computations = || {
             workers.clone().map(|worker| {
-                worker.layers.iter().map(|layer| layer.forward + layer.backward).sum::<f64>()
+                let layers = worker.layers.iter().map(|layer| layer.forward + layer.backward);
+                layers.sum::<f64>() + worker.rest
             })
         };
         match self {

@@ -2,9 +2,10 @@
 //! whether to act.
 //!
 //! Everything here is a pure function or a state machine: metrics in, proposals out. Searchers say what would be better
-//! ([`searcher`]), the [`Tuner`] decides when to ask them and whether to follow.
+//! ([`searcher`]), the [`Tuner`] decides when to ask them and whether to follow, and [`arena`] tries both in virtual time.
 //! How metrics are collected and how workers agree on a proposal is not known here.
 
+pub mod arena;
 mod candidate;
 mod decision;
 mod detector;
@@ -14,12 +15,13 @@ pub mod searcher;
 mod space;
 mod surroundings;
 mod tuner;
+mod wires;
 
 pub use candidate::Candidate;
 pub use decision::{Action, Conditions, Decision};
 pub use detector::{Change, Detector, Signal};
 pub use logged::Logged;
-pub use method::{Method, UnknownMethod};
-pub use space::{Place, Space};
+pub use method::{Method, TuneError, UnknownMethod};
+pub use space::{Place, Space, strategies};
 pub use surroundings::Surroundings;
 pub use tuner::{Trigger, Tuner};

@@ -2,10 +2,14 @@
 //! running job showed. Some need to try candidates on the job, others predict. When they are asked, and whether anybody
 //! follows, is decided by the [`Tuner`](crate::Tuner).
 
+mod bayesian;
 mod predicting;
+mod replay;
 mod trying;
 
+pub use bayesian::Bayesian;
 pub use predicting::{Predicting, Predictor};
+pub use replay::{Budget, ReplaySearch};
 pub use trying::{Keep, Trials};
 
 use crate::{Candidate, Space};

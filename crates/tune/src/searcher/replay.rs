@@ -1,0 +1,224 @@
+//! Replay search: the job that the metrics show is played in virtual time under other settings, one coordinate after
+//! another, and the one with the shortest step is taken. Nothing has to be tried on the job itself. Bounded in replays and
+//! in what each may cost, whatever the job.
+
+use super::{Answer, Question, Searcher};
+use crate::{Candidate, Place, Space, Surroundings, wires::wires};
+use paceline_job::{
+    Dtype, Settings, View,
+    graph::layered::{LayerTimes, Layered, LayeredWorker},
+    trace::{Layer, Tensor},
+};
+use paceline_replay::{
+    ClusterConfig,
+    graph::{Network, play},
+};
+use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Steps of a replay where tensors cross the step: the second finds what the first left.
+const STEPS: usize = 2;
+/// Rounds over all coordinates: a walk that is not at rest after these is close enough.
+const ROUNDS: usize = 3;
+
+/// What a search may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Replays.
+    pub replays: usize,
+    /// Engine events of all of them: a million take about a second. A candidate that exceeds what is left is passed
+    /// over.
+    pub events: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { replays: 60, events: 20_000_000 }
+    }
+}
+
+/// See the file's first paragraph.
+#[derive(Clone, Debug)]
+pub struct ReplaySearch {
+    surroundings: Surroundings,
+    config: ClusterConfig,
+    budget: Budget,
+}
+
+impl ReplaySearch {
+    /// Searches for a job in these surroundings.
+    pub fn new(surroundings: Surroundings, budget: Budget) -> ReplaySearch {
+        ReplaySearch { surroundings, config: ClusterConfig::default(), budget }
+    }
+}
+
+impl Searcher for ReplaySearch {
+    fn name(&self) -> &'static str {
+        "replay"
+    }
+
+    fn ask(&mut self, question: &Question<'_>) -> Answer {
+        let Some(model) = Model::of(question.seen, &self.surroundings) else {
+            return Answer::Nothing;
+        };
+        let mut walk = Walk {
+            model,
+            config: self.config.clone(),
+            question: *question,
+            left: self.budget,
+            seconds: FxHashMap::default(),
+            present: 1.0,
+        };
+        let present = question.present();
+        let Some(seconds) = walk.replay(&present) else { return Answer::Nothing };
+        walk.present = seconds;
+        let candidate = walk.run(question.space, &present);
+        Answer::Predict { gain: walk.gain(&candidate), candidate }
+    }
+}
+
+/// One search.
+struct Walk<'q> {
+    model: Model,
+    config: ClusterConfig,
+    question: Question<'q>,
+    left: Budget,
+    /// By replay; infinite for what cannot be played.
+    seconds: FxHashMap<Candidate, f64>,
+    /// A step under what is in force, by replay.
+    present: f64,
+}
+
+impl Walk<'_> {
+    /// From what is in force along one coordinate after another to the best place of each, until all are at rest.
+    fn run(&mut self, space: &Space, present: &Candidate) -> Candidate {
+        let mut here = space.nearest(present);
+        let extent = space.extent();
+        for _ in 0..ROUNDS {
+            let before = here;
+            let partitions = (0..extent.partition).map(|partition| Place { partition, ..here });
+            here = self.best(space, here, partitions.collect());
+            let credits = (0..extent.credit).map(|credit| Place { credit, ..here });
+            here = self.best(space, here, credits.collect());
+            let strategies = (0..extent.strategy).map(|strategy| Place { strategy, ..here });
+            here = self.best(space, here, strategies.collect());
+            if here == before {
+                break;
+            }
+        }
+        let found = space.at(here);
+        if self.gain(&found) > self.gain(present) { found } else { present.clone() }
+    }
+
+    fn best(&mut self, space: &Space, here: Place, line: Vec<Place>) -> Place {
+        let mut best = (self.gain(&space.at(here)), here);
+        for place in line {
+            let gain = self.gain(&space.at(place));
+            if gain > best.0 {
+                best = (gain, place);
+            }
+        }
+        best.1
+    }
+
+    /// How many times as fast as what is in force: as measured, or else by replay; 0 if that cannot be said.
+    fn gain(&mut self, candidate: &Candidate) -> f64 {
+        if let Some(known) = self.question.known(candidate) {
+            return known / self.question.present_speed();
+        }
+        if let Some(seconds) = self.seconds.get(candidate) {
+            return self.present / seconds;
+        }
+        let seconds = self.replay(candidate).unwrap_or(f64::INFINITY);
+        self.seconds.insert(candidate.clone(), seconds);
+        self.present / seconds
+    }
+
+    fn replay(&mut self, candidate: &Candidate) -> Option<f64> {
+        if self.left.replays == 0 || self.left.events == 0 {
+            return None;
+        }
+        self.left.replays -= 1;
+        let config = ClusterConfig { most_events: self.left.events, ..self.config.clone() };
+        let settings = candidate.settings(&self.question.seen.settings);
+        let (seconds, events) = self.model.seconds(settings, config)?;
+        self.left.events = self.left.events.saturating_sub(events);
+        Some(seconds)
+    }
+}
+
+/// A job as its metrics show it.
+struct Model {
+    layered: Layered,
+    view: View,
+    topology: paceline_job::Topology,
+}
+
+impl Model {
+    /// `None` if the metrics do not show enough.
+    fn of(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Model> {
+        let workers = seen.workers.len();
+        if workers < 2 || surroundings.hosts.len() != workers || seen.shape.tensors.is_empty() {
+            return None;
+        }
+        let layers = seen.shape.tensors.iter().map(|tensor| Layer {
+            name: tensor.name.clone(),
+            tensors: vec![Tensor {
+                name: tensor.name.clone(),
+                elements: tensor.bytes.div_ceil(Dtype::F32.size() as u64),
+                dtype: Dtype::F32,
+            }],
+            activation_bytes: 0,
+        });
+        let layers: Vec<Layer> = layers.collect();
+        let steps = if surroundings.crosses_step { STEPS } else { 1 };
+        let part = |(worker, host): (&WorkerMetrics, &String)| LayeredWorker {
+            host: host.clone(),
+            steps: vec![times(worker, layers.len()); steps],
+            tails: vec![nanoseconds(worker.rest); steps],
+        };
+        let parts = seen.workers.iter().zip(&surroundings.hosts).map(part).collect();
+        let layered = Layered {
+            layers,
+            workers: parts,
+            crosses_step: surroundings.crosses_step,
+            scheduled: true,
+            ..Layered::default()
+        };
+        let topology = wires(seen, surroundings)?;
+        let mut view = View::on_hosts(surroundings.hosts.clone(), seen.settings.clone());
+        view.measured.wire = Some(topology.bottleneck());
+        view.measured.memory = Some(surroundings.memory);
+        Some(Model { layered, view, topology })
+    }
+
+    /// Seconds of a step, and the events that it took to know.
+    fn seconds(&self, settings: Settings, config: ClusterConfig) -> Option<(f64, u64)> {
+        let view = Arc::new(View { settings, ..self.view.clone() });
+        let topology = self.topology.clone();
+        let network = Network::Engines { view, topology, config: Box::new(config) };
+        let played = play(&self.layered.graph(), &network).ok()?;
+        let seconds = played.step_ms(0) / 1e3;
+        (seconds > 0.0).then_some((seconds, played.events))
+    }
+}
+
+fn times(worker: &WorkerMetrics, layers: usize) -> Vec<LayerTimes> {
+    let mut times: Vec<LayerTimes> = worker
+        .layers
+        .iter()
+        .map(|layer| LayerTimes {
+            forward: nanoseconds(layer.forward),
+            backward: nanoseconds(layer.backward),
+            ..LayerTimes::default()
+        })
+        .collect();
+    times.resize(layers, LayerTimes::default());
+    times
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    // A day and more is no layer's: nothing overflows.
+    (seconds.clamp(0.0, 1e5) * 1e9) as u64
+}
