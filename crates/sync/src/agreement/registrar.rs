@@ -1,0 +1,401 @@
+//! The coordinator's side of the agreement: which proposal is being decided, who has promised, which view is the
+//! latest. It says what to send to whom, and never waits for anybody who is gone.
+
+use super::{
+    ATTEMPTS, Agreed, Ballot, Change, MAXIMUM_STEP, Objection, ToParticipant, ToRegistrar,
+};
+use paceline_job::{Measured, Rank, View, ViewVersion};
+use std::collections::VecDeque;
+
+/// A message and whom it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summons {
+    /// For this worker.
+    pub to: Rank,
+    /// What to say.
+    pub message: ToParticipant,
+}
+
+/// See the file's first paragraph.
+#[derive(Debug)]
+pub struct Registrar {
+    /// The latest that is agreed.
+    view: View,
+    /// From this step on it is in force; a next one must be later.
+    since: u64,
+    /// Whether what the links cost is part of the view, or nobody is going to say.
+    ready: bool,
+    /// By rank; none for workers that are gone.
+    workers: Vec<Option<Standing>>,
+    /// At most one for each worker, in the order they came.
+    waiting: VecDeque<Proposal>,
+    attempt: Option<Attempt>,
+    ballot: Ballot,
+}
+
+/// How far a worker is.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    /// The first step it was not known to have begun.
+    next: u64,
+    in_force: ViewVersion,
+}
+
+#[derive(Clone, Debug)]
+struct Proposal {
+    by: Rank,
+    number: u64,
+    after: ViewVersion,
+    change: Change,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    proposal: Proposal,
+    view: View,
+    ballot: Ballot,
+    step: u64,
+    count: u32,
+    /// Who has not answered.
+    awaited: Vec<Rank>,
+}
+
+impl Registrar {
+    /// For the workers of the first view. `measuring`: whether they are about to measure their links, which makes the
+    /// second view; nothing is agreed before [`Registrar::measured`] is told.
+    pub fn new(view: View, measuring: bool) -> Registrar {
+        let standing = Standing { next: 0, in_force: view.version };
+        Registrar {
+            workers: vec![Some(standing); view.size()],
+            since: 0,
+            ready: !measuring,
+            waiting: VecDeque::new(),
+            attempt: None,
+            ballot: Ballot::default(),
+            view,
+        }
+    }
+
+    /// The latest view that is agreed.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The workers have measured their links and made it part of the view, each by itself, before the first step.
+    pub fn measured(&mut self, measured: Measured, out: &mut Vec<Summons>) {
+        if !self.ready {
+            self.ready = true;
+            self.view = self.view.with_measured(measured);
+            for standing in self.workers.iter_mut().flatten() {
+                standing.in_force = self.view.version;
+            }
+            self.take_next(out);
+        }
+    }
+
+    /// A worker said something.
+    pub fn hear(&mut self, from: Rank, message: ToRegistrar, out: &mut Vec<Summons>) {
+        let Some(Some(standing)) = self.workers.get_mut(from.index()) else { return };
+        let (ToRegistrar::Propose { next, .. }
+        | ToRegistrar::Promise { next, .. }
+        | ToRegistrar::Refuse { next, .. }
+        | ToRegistrar::InForce { next, .. }) = message;
+        standing.next = standing.next.max(next.min(MAXIMUM_STEP));
+        match message {
+            ToRegistrar::Propose { proposal: number, after, change, .. } => {
+                let proposal = Proposal { by: from, number, after, change };
+                let deciding = self.attempt.as_ref().map(|attempt| &attempt.proposal);
+                if self.waiting.iter().chain(deciding).any(|other| other.by == from) {
+                    return self.decide(&proposal, Err(Objection::Undecided), out);
+                }
+                self.waiting.push_back(proposal);
+                self.take_next(out);
+            }
+            ToRegistrar::Promise { ballot, .. } => {
+                if let Some(attempt) = self.attempt.as_mut().filter(|it| it.ballot == ballot) {
+                    attempt.awaited.retain(|rank| *rank != from);
+                    self.commit_if_promised(out);
+                }
+            }
+            ToRegistrar::Refuse { ballot, .. } => {
+                if let Some(attempt) = self.attempt.take_if(|it| it.ballot == ballot) {
+                    self.try_again(attempt, out);
+                }
+            }
+            ToRegistrar::InForce { version, .. } => {
+                if version > standing.in_force && version <= self.view.version {
+                    standing.in_force = version;
+                    self.take_next(out);
+                }
+            }
+        }
+    }
+
+    /// A worker is gone, whether it left or was lost: it begins no step any more.
+    pub fn gone(&mut self, rank: Rank, out: &mut Vec<Summons>) {
+        if self.workers.get_mut(rank.index()).and_then(Option::take).is_none() {
+            return;
+        }
+        self.waiting.retain(|proposal| proposal.by != rank);
+        if let Some(attempt) = &mut self.attempt {
+            attempt.awaited.retain(|awaited| *awaited != rank);
+            self.commit_if_promised(out);
+        }
+        self.take_next(out);
+    }
+
+    /// Look at proposals until one is worth an attempt. Bounded by those that wait.
+    fn take_next(&mut self, out: &mut Vec<Summons>) {
+        let in_force = |standing: &Standing| standing.in_force == self.view.version;
+        if !self.ready || self.attempt.is_some() || !self.workers.iter().flatten().all(in_force) {
+            return;
+        }
+        while let Some(proposal) = self.waiting.pop_front() {
+            let (after, by) = (proposal.after, self.view.version);
+            if after != by {
+                let overtaken = Objection::Overtaken { made_for: after, by };
+                self.decide(&proposal, Err(overtaken), out);
+            } else if let Err(objection) = proposal.change.check(&self.view) {
+                self.decide(&proposal, Err(objection), out);
+            } else if proposal.change.is_made(&self.view) {
+                let agreed = Agreed { version: by, step: self.since };
+                self.decide(&proposal, Ok(agreed), out);
+            } else {
+                let view = proposal.change.apply(&self.view);
+                return self.attempt(proposal, view, 1, out);
+            }
+        }
+    }
+
+    fn attempt(&mut self, proposal: Proposal, view: View, count: u32, out: &mut Vec<Summons>) {
+        self.ballot.0 += 1;
+        let known = self.workers.iter().flatten().map(|standing| standing.next).max().unwrap_or(0);
+        let distance = 1 << (count - 1);
+        let (ballot, step) = (self.ballot, known.max(self.since + 1) + distance);
+        let (version, change) = (view.version, proposal.change.clone());
+        let awaited = self.present();
+        self.tell_all(&ToParticipant::Prepare { ballot, step, version, change }, out);
+        self.attempt = Some(Attempt { proposal, view, ballot, step, count, awaited });
+    }
+
+    fn try_again(&mut self, attempt: Attempt, out: &mut Vec<Summons>) {
+        let Attempt { proposal, view, ballot, count, .. } = attempt;
+        if count < ATTEMPTS {
+            // Whoever promised is told by the next ballot that this one is over.
+            return self.attempt(proposal, view, count + 1, out);
+        }
+        self.tell_all(&ToParticipant::Abort { ballot }, out);
+        self.decide(&proposal, Err(Objection::Outrun { attempts: count }), out);
+        self.take_next(out);
+    }
+
+    fn commit_if_promised(&mut self, out: &mut Vec<Summons>) {
+        let Some(attempt) = self.attempt.take_if(|attempt| attempt.awaited.is_empty()) else {
+            return;
+        };
+        let Attempt { proposal, view, ballot, step, .. } = attempt;
+        let agreed = Agreed { version: view.version, step };
+        (self.view, self.since) = (view, step);
+        self.tell_all(&ToParticipant::Commit { ballot }, out);
+        self.decide(&proposal, Ok(agreed), out);
+    }
+
+    fn decide(
+        &self,
+        proposal: &Proposal,
+        outcome: Result<Agreed, Objection>,
+        out: &mut Vec<Summons>,
+    ) {
+        if self.workers[proposal.by.index()].is_some() {
+            let message = ToParticipant::Decided { proposal: proposal.number, outcome };
+            out.push(Summons { to: proposal.by, message });
+        }
+    }
+
+    fn tell_all(&self, message: &ToParticipant, out: &mut Vec<Summons>) {
+        out.extend(self.present().into_iter().map(|to| Summons { to, message: message.clone() }));
+    }
+
+    fn present(&self) -> Vec<Rank> {
+        let ranks = (0..).map(Rank).zip(&self.workers);
+        ranks.filter(|(_, standing)| standing.is_some()).map(|(rank, _)| rank).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_job::{ByteSize, Settings, StrategyChoice};
+
+    fn settings(partition: u64) -> Settings {
+        Settings { partition: ByteSize::kib(partition), ..Settings::default() }
+    }
+
+    fn propose(number: u64, after: u32, settings: Settings, next: u64) -> ToRegistrar {
+        let change = Change::Settings(settings);
+        ToRegistrar::Propose { proposal: number, after: ViewVersion(after), change, next }
+    }
+
+    fn registrar(size: usize) -> (Registrar, Vec<Summons>) {
+        (Registrar::new(View::local(size, Settings::default()), false), Vec::new())
+    }
+
+    /// The ballot and step that workers were asked for last.
+    fn prepared(said: &[Summons]) -> (Ballot, u64) {
+        let asked = said.iter().rev().find_map(|summons| match &summons.message {
+            ToParticipant::Prepare { ballot, step, .. } => Some((*ballot, *step)),
+            _ => None,
+        });
+        asked.expect("somebody was asked to prepare")
+    }
+
+    fn outcomes(said: &[Summons]) -> Vec<(Rank, Result<Agreed, Objection>)> {
+        let decided = |summons: &Summons| match &summons.message {
+            ToParticipant::Decided { outcome, .. } => Some((summons.to, outcome.clone())),
+            _ => None,
+        };
+        said.iter().filter_map(decided).collect()
+    }
+
+    fn promise_all(registrar: &mut Registrar, ranks: &[u32], said: &mut Vec<Summons>) {
+        let (ballot, step) = prepared(said);
+        for rank in ranks {
+            registrar.hear(Rank(*rank), ToRegistrar::Promise { ballot, next: step - 1 }, said);
+        }
+    }
+
+    #[test]
+    fn a_change_is_made_when_all_have_promised_and_not_before() {
+        let (mut registrar, mut said) = registrar(3);
+        registrar.hear(Rank(1), propose(7, 1, settings(8), 10), &mut said);
+        assert_eq!(prepared(&said).1, 11, "one step beyond what is known to have begun");
+        promise_all(&mut registrar, &[0, 2, 0], &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(1));
+        promise_all(&mut registrar, &[1], &mut said);
+        assert_eq!(registrar.view().settings, settings(8));
+        let agreed = Agreed { version: ViewVersion(2), step: 11 };
+        assert_eq!(outcomes(&said), [(Rank(1), Ok(agreed))]);
+    }
+
+    #[test]
+    fn a_refusal_leads_to_a_later_step_at_a_greater_distance_until_it_is_enough() {
+        let (mut registrar, mut said) = registrar(2);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        let mut last = prepared(&said).1;
+        for count in 2..=u64::from(ATTEMPTS) {
+            let (ballot, step) = prepared(&said);
+            let next = step + 5;
+            registrar.hear(Rank(1), ToRegistrar::Refuse { ballot, next }, &mut said);
+            let (_, step) = prepared(&said);
+            assert_eq!(step, next + (1 << (count - 1)));
+            assert!(step > last);
+            last = step;
+        }
+        let (ballot, step) = prepared(&said);
+        said.clear();
+        registrar.hear(Rank(1), ToRegistrar::Refuse { ballot, next: step + 1 }, &mut said);
+        assert!(said.contains(&Summons { to: Rank(1), message: ToParticipant::Abort { ballot } }));
+        let outrun = Objection::Outrun { attempts: ATTEMPTS };
+        assert_eq!(outcomes(&said), [(Rank(0), Err(outrun))]);
+        assert_eq!(registrar.view().version, ViewVersion(1));
+    }
+
+    #[test]
+    fn of_two_proposals_for_one_view_the_later_is_told_that_it_lost() {
+        let (mut registrar, mut said) = registrar(2);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(Rank(1), propose(1, 1, settings(9), 0), &mut said);
+        registrar.hear(Rank(1), propose(2, 1, settings(10), 0), &mut said);
+        assert_eq!(outcomes(&said), [(Rank(1), Err(Objection::Undecided))]);
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        // It is looked at when the view before is in force everywhere.
+        assert_eq!(outcomes(&said).len(), 2);
+        for rank in [0, 1].map(Rank) {
+            let in_force = ToRegistrar::InForce { version: ViewVersion(2), next: 9 };
+            registrar.hear(rank, in_force, &mut said);
+        }
+        let overtaken = Objection::Overtaken { made_for: ViewVersion(1), by: ViewVersion(2) };
+        assert_eq!(outcomes(&said)[2], (Rank(1), Err(overtaken)));
+        assert_eq!(registrar.view().settings, settings(8));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_is_gone() {
+        let (mut registrar, mut said) = registrar(3);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        registrar.gone(Rank(2), &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(2));
+        assert!(!said.iter().any(|summons| summons.to == Rank(2)
+            && matches!(summons.message, ToParticipant::Commit { .. })));
+        // Nor for its proposal, nor until it puts a view in force.
+        registrar.hear(
+            Rank(0),
+            ToRegistrar::InForce { version: ViewVersion(2), next: 5 },
+            &mut said,
+        );
+        registrar.hear(Rank(1), propose(1, 2, settings(9), 5), &mut said);
+        registrar.gone(Rank(0), &mut said);
+        registrar.gone(Rank(0), &mut said);
+        registrar.hear(
+            Rank(1),
+            ToRegistrar::InForce { version: ViewVersion(2), next: 6 },
+            &mut said,
+        );
+        promise_all(&mut registrar, &[1], &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(3));
+    }
+
+    #[test]
+    fn answers_to_an_earlier_ballot_count_for_nothing() {
+        let (mut registrar, mut said) = registrar(2);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        let (old, step) = prepared(&said);
+        registrar.hear(Rank(0), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
+        registrar.hear(Rank(1), ToRegistrar::Refuse { ballot: old, next: step + 1 }, &mut said);
+        registrar.hear(Rank(1), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
+        registrar.hear(Rank(0), ToRegistrar::Refuse { ballot: old, next: 0 }, &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(1));
+        promise_all(&mut registrar, &[1, 0], &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(2));
+    }
+
+    #[test]
+    fn what_cannot_follow_is_refused_with_the_remedy() {
+        let (mut registrar, mut said) = registrar(4);
+        let strategy = |name: &str| StrategyChoice(name.to_string());
+        let eager = Settings { eager: ByteSize(1), ..Settings::default() };
+        let unknown = Settings { strategy: strategy("rong"), ..Settings::default() };
+        let serving =
+            Settings { strategy: strategy("parameter_server:1:apart"), ..Settings::default() };
+        let refused = [
+            (settings(0), "at least 64 bytes"),
+            (eager, "leave it as it is"),
+            (unknown, "unknown strategy `rong`"),
+            (serving, "start the job with it"),
+        ];
+        for (settings, words) in refused {
+            said.clear();
+            registrar.hear(Rank(0), propose(1, 1, settings, 0), &mut said);
+            let [(Rank(0), Err(objection))] = &outcomes(&said)[..] else { panic!("{said:?}") };
+            assert!(objection.to_string().contains(words), "{objection}");
+        }
+        // What is so already needs no agreement.
+        said.clear();
+        registrar.hear(Rank(0), propose(1, 1, Settings::default(), 0), &mut said);
+        let agreed = Agreed { version: ViewVersion(1), step: 0 };
+        assert_eq!(outcomes(&said), [(Rank(0), Ok(agreed))]);
+    }
+
+    #[test]
+    fn proposals_wait_until_links_are_measured() {
+        let mut registrar = Registrar::new(View::local(2, Settings::default()), true);
+        let mut said = Vec::new();
+        registrar.hear(Rank(1), propose(1, 2, settings(8), 0), &mut said);
+        assert_eq!(said, []);
+        registrar.measured(Measured::default(), &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(2));
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(3));
+    }
+}
