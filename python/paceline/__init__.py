@@ -26,7 +26,7 @@ from paceline._native import (
     StalledError,
     __version__,
 )
-from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
 
 _IN_TORCH = (
     "DistributedOptimizer",
@@ -48,10 +48,12 @@ __all__ = [
     "PeerLostError",
     "StalledError",
     "__version__",
+    "begin_step",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
+    "propose",
     "rank",
     "shutdown",
     "size",

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from paceline._native import Coordinator, PacelineError, Worker, fresh_secret
+from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh_secret
 
 #: How long the process that hosts the coordinator stays for the others, in seconds.
 PATIENCE = 60.0
@@ -182,6 +182,36 @@ def membership() -> Membership:
     if _initialized is None:
         raise PacelineError("this process has not joined a job; call `paceline.init()` first")
     return _initialized
+
+
+def begin_step() -> None:
+    """The next step of training begins: other settings, if some were agreed for it, hold for what follows.
+
+    :class:`~paceline.torch.DistributedOptimizer` calls it at the end of ``step()``. With DDP, call it after the
+    optimizer's step, on every worker alike. Where nothing was proposed it costs less than a microsecond.
+
+    >>> init()
+    >>> begin_step()
+    """
+    for joined in memberships():
+        joined.worker.begin_step()
+
+
+def propose(
+    *, strategy: str | None = None, partition: int | str | None = None, credit: int | str | None = None
+) -> Proposal:
+    """Propose other settings to all workers, while training goes on; what is ``None`` stays as it is.
+
+    They come into force between two steps (:func:`begin_step`) that are the same on every worker.
+    ``wait(timeout)`` of what this returns gives the view and its first step, once that is decided, and raises
+    :class:`PacelineError` if others came first or the coordinator is gone.
+
+    >>> init()
+    >>> proposal = propose(partition="256KiB", credit="1MiB")
+    >>> view, step = proposal.wait(10.0)
+    """
+    joined = _initialized or next(iter(memberships()), None) or membership()
+    return joined.worker.propose(strategy=strategy, partition=partition, credit=credit)
 
 
 def rank() -> int:

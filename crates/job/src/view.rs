@@ -58,10 +58,6 @@ pub struct View {
     /// What messages cost, as far as it was measured; `auto` decides by it.
     #[serde(default)]
     pub measured: Measured,
-    /// Tensors in the order in which a step first needs them, once a worker saw one; a tensor's place is
-    /// its priority.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub order: Vec<String>,
     /// Tensors that are sent together.
     #[serde(default, skip_serializing_if = "Fusion::is_empty")]
     pub fusion: Fusion,
@@ -92,7 +88,6 @@ impl View {
             workers,
             settings,
             measured: Measured::default(),
-            order: Vec::new(),
             fusion: Fusion::default(),
         }
     }
@@ -100,11 +95,6 @@ impl View {
     /// The next view: the same, but for what its links were found to cost.
     pub fn with_measured(&self, measured: Measured) -> View {
         View { version: ViewVersion(self.version.0 + 1), measured, ..self.clone() }
-    }
-
-    /// The next view: the same, but for the order in which a step needs its tensors.
-    pub fn with_order(&self, order: Vec<String>) -> View {
-        View { version: ViewVersion(self.version.0 + 1), order, ..self.clone() }
     }
 
     /// Number of workers.

@@ -4,7 +4,7 @@
 //! are taken to be alike; finding out where they differ is the topology's business.
 
 use crate::{error::Result, worker::Worker};
-use paceline_job::{Link, Measured, Rank, Rate};
+use paceline_job::{Link, Measured, Rank, Rate, StrategyChoice, View};
 use std::time::{Duration, Instant};
 
 /// Round trips of one byte; the first few find cold caches and closed windows.
@@ -14,6 +14,11 @@ const COLD_ROUND_TRIPS: usize = 8;
 /// Large enough that a slow link shows, small enough for 100 Mbit/s (a twentieth of a second in all).
 const BLOCK_BYTES: usize = 128 << 10;
 const BLOCKS: usize = 5;
+
+/// Whether workers of a first view measure: only `auto` decides by it, and only where somebody is to be measured to.
+pub(crate) fn is_due(view: &View) -> bool {
+    view.size() > 1 && view.settings.strategy == StrategyChoice::auto()
+}
 
 /// Every worker calls this at the same point; all get the same answer.
 pub(crate) fn measure(worker: &Worker) -> Result<Measured> {

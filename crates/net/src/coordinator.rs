@@ -1,5 +1,6 @@
 //! The coordinator: one thread that gathers the workers of a job, gives each its rank and all of them
-//! the first view, and afterwards tells them who has gone. It reads nothing from anybody who has not
+//! the first view, and afterwards tells them who has gone and lets them agree on the next view (the
+//! [`Registrar`] decides, this file carries). It reads nothing from anybody who has not
 //! proved that it holds the job's secret, and it never waits for any one worker. It knows nothing of
 //! tensors.
 
@@ -19,12 +20,14 @@ pub use message::{
 };
 
 use crate::{
+    calibration,
     error::{NetError, Result},
     handshake::{self, Acceptor, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Waker},
     secret::Secret,
 };
 use door::{Arrival, Doorman};
 use paceline_job::{Fusion, Rank, Settings, View};
+use paceline_sync::agreement::{Parting, Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
     net::{Shutdown, SocketAddr},
@@ -43,6 +46,12 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Workers that have proved themselves and wait for the coordinator's thread. When it is full, the
 /// threads that greet them wait; there is a bounded number of those.
 const ARRIVALS: usize = 64;
+
+/// What a member may say before others have their turn. A worker has a few words to say at a time; one that goes on
+/// for ever is cut off.
+const MESSAGES_AT_ONCE: usize = 1024;
+
+const NOT_ITS_TO_MEASURE: &str = "it measured what was not its to measure";
 
 /// A machine that vanishes without closing its connections is noticed after about 25 seconds.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -147,7 +156,7 @@ impl Coordinator {
             phase: Phase::Gathering,
             deadline: Deadline::after(config.join_timeout),
             members: Vec::new(),
-            unmeasured: None,
+            registrar: None,
             arrivals,
             wakened,
             shared: Arc::clone(&shared),
@@ -242,8 +251,8 @@ struct Service {
     deadline: Deadline,
     /// At most `config.size`.
     members: Vec<Member>,
-    /// The view that is out, until somebody has said what its links cost.
-    unmeasured: Option<View>,
+    /// Once the first view is out.
+    registrar: Option<Registrar>,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
     shared: Arc<Shared>,
@@ -329,7 +338,8 @@ impl Service {
             let job = self.job.clone();
             tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
         }
-        self.unmeasured = Some(view);
+        let measuring = calibration::is_due(&view);
+        self.registrar = Some(Registrar::new(view, measuring));
         self.phase = Phase::Running;
         self.shared.set_progress(Progress::Running { workers: self.members.len() });
     }
@@ -349,39 +359,65 @@ impl Service {
     /// Read and write what is ready; who has gone, and how.
     fn serve(&mut self, entries: &[libc::pollfd]) -> Vec<(usize, Fate)> {
         let mut departed = Vec::new();
-        for (index, (member, entry)) in self.members.iter_mut().zip(entries).enumerate() {
+        for (index, entry) in entries.iter().enumerate() {
             if entry.revents == 0 {
                 continue;
             }
             // A failure to write shows as a closed connection when it is read.
-            let _ = member.channel.flush();
-            // At most two turns: whoever does not leave has one thing to say, and says it once.
+            let _ = self.members[index].channel.flush();
+            let mut heard = 0;
             let fate = loop {
-                match next_message(&mut member.channel) {
+                let said = match next_message(&mut self.members[index].channel) {
                     Ok(None) => break None,
-                    Ok(Some(WorkerMessage::Leave { fate })) => break Some(fate),
-                    Ok(Some(WorkerMessage::Join(_))) => {
-                        let reason = "it asked to join twice".to_string();
+                    Ok(Some(_)) if heard == MESSAGES_AT_ONCE => {
+                        let reason = "it talks without end".to_string();
                         break Some(Fate::Failed { reason });
                     }
-                    Ok(Some(WorkerMessage::Measured(measured))) => {
-                        match self.unmeasured.take_if(|_| member.rank == Some(Rank(0))) {
-                            Some(view) => {
-                                tell_choices(&self.config, &view.with_measured(measured));
-                            }
-                            None => {
-                                let reason = "it measured what was not its to measure".to_string();
-                                break Some(Fate::Failed { reason });
-                            }
-                        }
-                    }
-                    Err(NetError::Closed { .. }) => break Some(Fate::Lost),
-                    Err(error) => break Some(Fate::Failed { reason: error.to_string() }),
+                    Ok(Some(message)) => self.hear(index, message),
+                    Err(NetError::Closed { .. }) => Some(Fate::Lost),
+                    Err(error) => Some(Fate::Failed { reason: error.to_string() }),
+                };
+                if said.is_some() {
+                    break said;
                 }
+                heard += 1;
             };
             departed.extend(fate.map(|fate| (index, fate)));
         }
         departed
+    }
+
+    /// A member said something; how it is gone, if that is what it means.
+    fn hear(&mut self, index: usize, message: WorkerMessage) -> Option<Fate> {
+        let failed = |reason: &str| Some(Fate::Failed { reason: reason.to_string() });
+        let rank = self.members[index].rank;
+        let mut summons = Vec::new();
+        match (message, &mut self.registrar, rank) {
+            (WorkerMessage::Leave { fate }, ..) => return Some(fate),
+            (WorkerMessage::Join(_), ..) => return failed("it asked to join twice"),
+            (WorkerMessage::Measured(measured), Some(registrar), Some(Rank(0))) => {
+                if !registrar.measured(measured, &mut summons) {
+                    return failed(NOT_ITS_TO_MEASURE);
+                }
+                tell_choices(&self.config, registrar.view());
+            }
+            (WorkerMessage::Measured(_), ..) => return failed(NOT_ITS_TO_MEASURE),
+            (WorkerMessage::Agreement(message), Some(registrar), Some(rank)) => {
+                registrar.hear(rank, message, &mut summons);
+            }
+            (WorkerMessage::Agreement(_), ..) => return failed("it has no view to change yet"),
+        }
+        self.summon(summons);
+        None
+    }
+
+    fn summon(&mut self, summons: Vec<Summons>) {
+        for Summons { to, message } in summons {
+            let member = self.members.iter_mut().find(|member| member.rank == Some(to));
+            if let Some(member) = member {
+                tell(&mut member.channel, &CoordinatorMessage::Agreement(message));
+            }
+        }
     }
 
     /// A worker has gone: free its place, or tell the others.
@@ -398,6 +434,12 @@ impl Service {
         }
         for other in &mut self.members {
             tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
+        }
+        if let Some(registrar) = &mut self.registrar {
+            let mut summons = Vec::new();
+            let parting = if fate == Fate::Finished { Parting::Left } else { Parting::Lost };
+            registrar.gone(rank, parting, &mut summons);
+            self.summon(summons);
         }
         self.shared.set_progress(match self.members.len() {
             0 => Progress::Ended,

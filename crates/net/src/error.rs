@@ -2,7 +2,7 @@
 //! do about it. The errors know addresses and ranks; they do not know how anything is sent.
 
 use paceline_job::{PlanError, Rank, SettingsError, ViewVersion};
-use paceline_sync::{event::OpError, strategy::UnknownStrategy};
+use paceline_sync::{agreement::Objection, event::OpError, strategy::UnknownStrategy};
 use std::{fmt, io, net::SocketAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 /// What this crate's functions return.
@@ -349,24 +349,48 @@ pub enum NetError {
     /// The text says who and what to do.
     #[error(transparent)]
     Operation(#[from] Arc<OpError>),
-    /// Number views upwards.
-    #[error("view {theirs} is not after view {ours}, which is in force; number views upwards")]
-    ViewNotNext {
-        /// In force.
-        ours: ViewVersion,
-        /// To be installed.
-        theirs: ViewVersion,
-    },
-    /// Start a new job: a change of members needs new connections.
+    /// Begin steps in their order, each once.
     #[error(
-        "the new view has {theirs} workers, the one in force {ours}; to change members, start a new job"
+        "step {step} cannot begin: the next that can is step {next}; begin steps upwards, each once"
     )]
-    ViewMembers {
-        /// In force.
-        ours: usize,
-        /// To be installed.
-        theirs: usize,
+    StepPast {
+        /// What was to begin.
+        step: u64,
+        /// What can.
+        next: u64,
     },
+    /// Start the job again from its last checkpoint: workers may differ in whether the change is made.
+    #[error(
+        "the coordinator at {coordinator} went before it said whether view {version} is in force from step {step} on, \
+         and other workers may know; start the job again from its last checkpoint"
+    )]
+    OutcomeUnknown {
+        /// Where it was.
+        coordinator: String,
+        /// What was being agreed.
+        version: ViewVersion,
+        /// From where.
+        step: u64,
+    },
+    /// See whether the coordinator and all workers run: one that is stopped holds up the others.
+    #[error(
+        "step {step} cannot begin: for {} s the coordinator at {coordinator} has not said whether view {version} comes; \
+         see whether it and all workers run",
+        Seconds(*.waited)
+    )]
+    OutcomeLate {
+        /// Where it is.
+        coordinator: String,
+        /// What is being agreed.
+        version: ViewVersion,
+        /// What was to begin.
+        step: u64,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The text says what to propose instead, or when.
+    #[error("the proposal was not taken: {0}")]
+    Proposal(#[from] Objection),
     /// Choose one of the strategies named.
     #[error(transparent)]
     Strategy(#[from] UnknownStrategy),

@@ -233,6 +233,23 @@ impl ControlChannel {
             .map_err(coordinator_gone)
     }
 
+    /// Put a message behind those that wait to be written; [`ControlChannel::flush`] writes them.
+    pub(crate) fn queue(&mut self, message: &WorkerMessage) -> Result<()> {
+        self.channel.queue(&encode(message))
+    }
+
+    /// Write what the socket takes now; whether something is left.
+    pub(crate) fn flush(&mut self) -> Result<bool> {
+        self.channel.flush().map_err(coordinator_gone)?;
+        Ok(self.channel.has_outgoing())
+    }
+
+    /// The coordinator's address, as far as the system knows it still.
+    pub(crate) fn peer(&self) -> String {
+        let address = self.channel.stream().peer_addr();
+        address.map_or_else(|_| "an address that is gone".to_string(), |it| it.to_string())
+    }
+
     /// Say good-bye, so that the others need not wonder.
     pub fn leave(mut self, fate: Fate) -> Result<()> {
         self.send(&WorkerMessage::Leave { fate })
@@ -269,10 +286,12 @@ impl ControlChannel {
         match decode_coordinator_message(&answer)? {
             CoordinatorMessage::Welcome { job, rank, view } => Ok(Place { job, rank, view }),
             CoordinatorMessage::Refused(refusal) => Err(refusal.into()),
-            CoordinatorMessage::Gone { .. } => Err(NetError::Malformed {
-                what: "coordinator's message",
-                problem: "the first message must answer our join".to_string(),
-            }),
+            CoordinatorMessage::Gone { .. } | CoordinatorMessage::Agreement(_) => {
+                Err(NetError::Malformed {
+                    what: "coordinator's message",
+                    problem: "the first message must answer our join".to_string(),
+                })
+            }
         }
     }
 }

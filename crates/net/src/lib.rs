@@ -5,6 +5,7 @@
 
 mod buffer;
 mod calibration;
+mod control;
 pub mod coordinator;
 mod element;
 pub mod error;
@@ -19,6 +20,7 @@ mod secret;
 mod worker;
 
 pub use buffer::{Buffer, SharedBuffer};
+pub use control::Proposal;
 pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log};
 pub use element::{Bf16, Element, F16};
 pub use error::{NetError, Result};

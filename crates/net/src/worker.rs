@@ -5,23 +5,25 @@
 use crate::{
     buffer::{Buffer, SharedBuffer},
     calibration,
+    control::{Begun, Control, Proposal},
     coordinator::{Coordinator, Fate, WorkerMessage},
     element::Element,
     error::{NetError, Result},
     handle::{Completion, Outcome},
-    join::{ControlChannel, Joined},
+    join::Joined,
     runtime::{
         core::Core,
         driver::{Driver, ReportSink},
-        helm::{Helm, lock},
+        helm::Helm,
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
         record::{Record, Recorder},
         trace::{Recording, TraceConfig},
     },
 };
-use paceline_job::{Dtype, Measured, Rank, ReduceOp, StrategyChoice, View};
+use paceline_job::{Dtype, Rank, ReduceOp, Settings, View};
 use paceline_sync::{
+    agreement::Change,
     collective::Collective,
     engine::{Engine, Load},
     event::{OpError, OpId, Post},
@@ -30,7 +32,7 @@ use paceline_sync::{
 };
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -99,10 +101,10 @@ pub struct Worker {
     helm: Arc<Helm>,
     store: Arc<Store>,
     rank: Rank,
-    view: Mutex<Arc<View>>,
     thread: Option<JoinHandle<()>>,
-    /// The way to the coordinator, and the coordinator itself where this worker hosts it.
-    membership: Option<(ControlChannel, Option<Coordinator>)>,
+    control: Control,
+    /// Where this worker hosts it.
+    coordinator: Option<Coordinator>,
 }
 
 impl Worker {
@@ -129,24 +131,26 @@ impl Worker {
                 move || helm.run()
             })
             .map_err(NetError::from)?;
-        let membership = Some((control, coordinator));
-        let mut worker =
-            Worker { helm, store, rank, view: Mutex::new(view), thread: Some(thread), membership };
-        let view = worker.view();
-        if view.size() > 1 && view.settings.strategy == StrategyChoice::auto() {
-            let measured = calibration::measure(&worker)?;
-            worker.install(view.with_measured(measured))?;
-            worker.tell_measured(measured);
+        let control = Control::new(control, view.clone())?;
+        let mut worker = Worker { helm, store, rank, thread: Some(thread), control, coordinator };
+        if calibration::is_due(&view) {
+            worker.measure(&view)?;
         }
+        worker.control.start()?;
         Ok(worker)
     }
 
-    /// Let whoever started the job say what `auto` decides by.
-    fn tell_measured(&mut self, measured: Measured) {
-        if let (Rank(0), Some((control, _))) = (self.rank(), &mut self.membership) {
-            // A coordinator that is gone has nobody to tell.
-            let _ = control.send(&WorkerMessage::Measured(measured));
+    /// What links cost becomes part of the view on all workers, between the same two operations.
+    fn measure(&mut self, view: &View) -> Result<()> {
+        let measured = calibration::measure(self)?;
+        let view = Arc::new(view.with_measured(measured));
+        self.control.adopt(view.clone());
+        self.helm.with(|driver| driver.install(view));
+        if self.rank == Rank(0) {
+            // The coordinator counts views with us, and says what `auto` decides by. One that is gone does neither.
+            let _ = self.control.send(&WorkerMessage::Measured(measured));
         }
+        Ok(())
     }
 
     /// Which strategy all-reduces of all workers use, by size, and why.
@@ -166,7 +170,7 @@ impl Worker {
 
     /// The view in force.
     pub fn view(&self) -> Arc<View> {
-        lock(&self.view).clone()
+        self.control.view()
     }
 
     /// What the engine carries right now.
@@ -174,25 +178,37 @@ impl Worker {
         self.helm.with(|driver| driver.core().engine.load())
     }
 
-    /// Operations posted from now on belong to `view`. Every worker must say so between the same two
-    /// operations, and the members must be the same. Operations in progress keep the settings they were
-    /// posted with, and peers the eager bytes of the first view.
-    pub fn install(&self, view: View) -> Result<()> {
-        view.settings.validate()?;
-        paceline_sync::check_strategy(&view.settings.strategy)?;
-        let mut current = lock(&self.view);
-        if view.version <= current.version {
-            let (ours, theirs) = (current.version, view.version);
-            return Err(NetError::ViewNotNext { ours, theirs });
+    /// Begin a step: operations that are posted from now on belong to it, and to the view this returns. Steps go
+    /// forward on all workers alike and may be left out; what is posted before the first is in the first view.
+    ///
+    /// Where nothing was proposed for this step, this costs a lock that nobody holds: no system call, no message. If a
+    /// change was promised and is not decided yet, it waits for the coordinator's word, for the settings' `timeout` at
+    /// most. Operations in progress keep the settings they were posted with, and peers the eager bytes of the first
+    /// view.
+    pub fn begin_step(&self, step: u64) -> Result<Arc<View>> {
+        self.begin(Some(step), || ()).map(|begun| begun.view)
+    }
+
+    /// Begin the step after the last, for programs that do not count; its number. If a view comes in force, `settle`
+    /// is called first: it sees that everything that was started before is posted.
+    pub fn begin_next_step(&self, settle: impl FnOnce()) -> Result<u64> {
+        self.begin(None, settle).map(|begun| begun.step)
+    }
+
+    fn begin(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
+        let begun = self.control.begin(step)?;
+        if begun.entered {
+            settle();
+            self.helm.with(|driver| driver.install(begun.view.clone()));
         }
-        if view.size() != current.size() {
-            let (ours, theirs) = (current.size(), view.size());
-            return Err(NetError::ViewMembers { ours, theirs });
-        }
-        *current = Arc::new(view);
-        let view = current.clone();
-        self.helm.with(|driver| driver.install(view));
-        Ok(())
+        Ok(begun)
+    }
+
+    /// Propose other settings to all workers. They change between two steps that all workers take alike, soon after;
+    /// training goes on meanwhile. Refused at once are settings that cannot work, and a second proposal before the
+    /// first is decided.
+    pub fn propose(&self, settings: Settings) -> Result<Proposal> {
+        self.control.propose(Change::Settings(settings))
     }
 
     /// Write down what this worker does from now on, while the recording is switched on. A worker has one at a time:
@@ -401,12 +417,9 @@ impl Worker {
         // The thread cannot have panicked: it only takes turns.
         let _ = thread.join();
         self.helm.with(Driver::farewell);
-        if let Some((control, coordinator)) = self.membership.take() {
-            // Whether the coordinator hears it or is gone already makes no difference to us.
-            let _ = control.leave(Fate::Finished);
-            if let Some(coordinator) = coordinator {
-                coordinator.wait(OTHERS_LEAVE);
-            }
+        self.control.leave(Fate::Finished);
+        if let Some(coordinator) = self.coordinator.take() {
+            coordinator.wait(OTHERS_LEAVE);
         }
     }
 }

@@ -59,6 +59,11 @@ pub(crate) fn joining(error: NetError) -> PyErr {
     JoinError::new_err(error.to_string())
 }
 
+/// The exception for a step that cannot begin, or settings that cannot change.
+pub(crate) fn proposing(error: NetError) -> PyErr {
+    PacelineError::new_err(error.to_string())
+}
+
 /// The exception for a trace that could not be written.
 pub(crate) fn writing(error: NetError) -> PyErr {
     PacelineError::new_err(error.to_string())

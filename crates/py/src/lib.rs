@@ -7,6 +7,7 @@ mod cuda;
 mod error;
 mod handle;
 mod notice;
+mod proposal;
 mod request;
 mod staging;
 mod trace;
@@ -22,6 +23,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<handle::Handle>()?;
     module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<trace::Recording>()?;
+    module.add_class::<proposal::Proposal>()?;
     module.add_function(wrap_pyfunction!(coordinator::fresh_secret, module)?)?;
     module.add_function(wrap_pyfunction!(coordinator::interface_address, module)?)?;
     module.add_function(wrap_pyfunction!(handle::wait_any, module)?)?;

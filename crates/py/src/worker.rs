@@ -6,11 +6,12 @@ use crate::{
     error::{self, PacelineError},
     handle::Handle,
     notice::Notices,
+    proposal::{Proposal, Size},
     request::{Choices, Region, Request},
     staging::{Device, Slot, Staging},
     trace::Recording,
 };
-use paceline_job::{Rank, View};
+use paceline_job::{Rank, Settings, StrategyChoice, View};
 use paceline_net::{
     Coordinator as Hosted, JoinConfig, TraceConfig, Worker as Running, WorkerConfig, join,
 };
@@ -89,27 +90,43 @@ impl Worker {
         Ok(view.workers.iter().map(|worker| worker.host.clone()).collect())
     }
 
-    /// Tensors in the order in which a step needs them, first come most urgent; empty until it is known.
-    #[getter]
-    fn order(&self) -> PyResult<Vec<String>> {
-        Ok(self.view()?.order.clone())
-    }
-
     /// Tensors that a plan sends together, by name; the others are sent by themselves.
     #[getter]
     fn fusion(&self) -> PyResult<Vec<Vec<String>>> {
         Ok(self.view()?.fusion.groups.clone())
     }
 
-    /// Put the order in which a step needs its tensors into the next view. Every worker does so between the
-    /// same two operations, with the same names.
-    fn install_order(&self, py: Python<'_>, names: Vec<String>) -> PyResult<()> {
-        // What was started before belongs to the view before, on every worker.
-        py.detach(|| self.staging.wait_until_posted());
+    /// Begin the step after the last; its number. Operations that are posted from now on belong to it. Every worker
+    /// does so between the same two operations. Other settings, if some were agreed for this step, are in force then.
+    fn begin_step(&self, py: Python<'_>) -> PyResult<u64> {
+        let begun = |running: &Running| {
+            // What was started before belongs to the view before, on every worker.
+            running.begin_next_step(|| self.staging.wait_until_posted())
+        };
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
-        let view = running.view().with_order(names);
-        running.install(view).map_err(|error| PacelineError::new_err(error.to_string()))
+        py.detach(|| begun(running)).map_err(error::proposing)
+    }
+
+    /// Propose other settings to all workers; `None` leaves one as it is. They change between two steps that all
+    /// workers take alike; the answer is there when that is decided.
+    #[pyo3(signature = (*, strategy=None, partition=None, credit=None))]
+    fn propose(
+        &self,
+        strategy: Option<String>,
+        partition: Option<Size>,
+        credit: Option<Size>,
+    ) -> PyResult<Proposal> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        let now = running.view().settings.clone();
+        let settings = Settings {
+            strategy: strategy.map_or(now.strategy, StrategyChoice),
+            partition: partition.map_or(Ok(now.partition), Size::read)?,
+            credit: credit.map_or(Ok(now.credit), Size::read)?,
+            ..now
+        };
+        running.propose(settings).map(Proposal).map_err(error::proposing)
     }
 
     /// What is in force: version, strategy, partition, credit, eager, stall_report and timeout, sizes

@@ -53,7 +53,7 @@ from paceline.torch.state import (
     broadcast_parameters,
 )
 from paceline.torch.tracing import trace
-from paceline.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
 
 register()
 
@@ -84,6 +84,7 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "barrier",
+    "begin_step",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -102,6 +103,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "poll",
+    "propose",
     "rank",
     "reducescatter",
     "shutdown",

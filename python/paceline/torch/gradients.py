@@ -174,15 +174,13 @@ class Order:
         return self._places.get(gradient.place, gradient.place)
 
     def agree(self, gradients: Sequence[Gradient], worker: Worker) -> None:
-        """What worker 0 saw becomes part of the view, and so the same everywhere."""
+        """What worker 0 saw holds everywhere."""
         last = len(self._seen)
         places = [self._seen.get(gradient.place, last) for gradient in gradients]
         if worker.size > 1:
             places = horovod.broadcast_(torch.tensor(places, device="cpu"), name="order of parameters").tolist()
         in_order = sorted(range(len(gradients)), key=places.__getitem__)
-        worker.install_order([gradients[index].name for index in in_order])
-        needed = {name: place for place, name in enumerate(worker.order)}
-        self._places = {gradient.place: needed[gradient.name] for gradient in gradients}
+        self._places = {gradients[index].place: rank for rank, index in enumerate(in_order)}
         self._seen = {}
         self.agreed = True
 

@@ -165,6 +165,8 @@ class DistributedOptimizer(Optimizer):
             self._update(due, lambda: type(self._inner).step(self._inner))
         else:
             self._update(self._done())
+        # Everything of this step is posted; what comes now belongs to the next.
+        self._worker.begin_step()
         tracing.step_over(crosses_step=not hooked)
 
     @torch._disable_dynamo

@@ -4,6 +4,7 @@
 
 use crate::error::{NetError, Result};
 use paceline_job::{Link, Measured, Rank, View, ViewVersion};
+use paceline_sync::agreement::{ToParticipant, ToRegistrar};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -92,6 +93,8 @@ pub enum WorkerMessage {
     Join(Join),
     /// What messages cost on the job's links. Rank 0 measures it for all, and says so once.
     Measured(Measured),
+    /// Its part in agreeing on the next view.
+    Agreement(ToRegistrar),
     /// It will send nothing more.
     Leave {
         /// Why.
@@ -121,6 +124,8 @@ pub enum CoordinatorMessage {
         /// How.
         fate: Fate,
     },
+    /// The coordinator's part in agreeing on the next view.
+    Agreement(ToParticipant),
 }
 
 /// Why somebody was turned away, in a form that can be sent.
@@ -209,6 +214,12 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             None => Ok(WorkerMessage::Measured(measured)),
             Some(problem) => Err(NetError::Malformed { what: "measurement", problem }),
         },
+        WorkerMessage::Agreement(agreement) if agreement.is_sound() => {
+            Ok(WorkerMessage::Agreement(agreement))
+        }
+        WorkerMessage::Agreement(agreement) => {
+            Err(NetError::Malformed { what: "agreement", problem: format!("{agreement:?}") })
+        }
         WorkerMessage::Leave { fate: Fate::Failed { reason } } => {
             let reason = reason.chars().take(REASON_CHARACTERS).collect();
             Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
@@ -221,10 +232,12 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
 pub fn decode_join(bytes: &[u8]) -> Result<Join> {
     match decode_worker_message(bytes)? {
         WorkerMessage::Join(join) => Ok(join),
-        WorkerMessage::Measured(_) | WorkerMessage::Leave { .. } => Err(NetError::Malformed {
-            what: "join",
-            problem: "the first message must ask to take part".to_string(),
-        }),
+        WorkerMessage::Measured(_) | WorkerMessage::Agreement(_) | WorkerMessage::Leave { .. } => {
+            Err(NetError::Malformed {
+                what: "join",
+                problem: "the first message must ask to take part".to_string(),
+            })
+        }
     }
 }
 
@@ -244,6 +257,11 @@ pub fn decode_coordinator_message(bytes: &[u8]) -> Result<CoordinatorMessage> {
         if let Some(problem) = problem {
             return Err(NetError::Malformed { what: "coordinator's message", problem });
         }
+    }
+    if let CoordinatorMessage::Agreement(agreement) = &message
+        && !agreement.is_sound()
+    {
+        return Err(NetError::Malformed { what: "agreement", problem: format!("{agreement:?}") });
     }
     Ok(message)
 }

@@ -104,7 +104,6 @@ impl Roster {
             workers: workers.collect(),
             settings,
             measured: Measured::default(),
-            order: Vec::new(),
             fusion,
         };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())

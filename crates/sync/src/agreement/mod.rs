@@ -22,10 +22,11 @@
 //! - **Views go forward**, one version at a time, and at most one that is agreed is not in force everywhere.
 //! - **Nobody waits for anybody slow.** Promises are made while a step computes; whoever does wait at a step waits for
 //!   messages, never for another worker's step.
-//! - **Progress.** A worker that is gone is asked nothing more, so every attempt ends; after [`ATTEMPTS`] refusals the
-//!   proposer is told.
+//! - **Progress.** A worker that left is asked nothing more, so every attempt ends, and every proposer is told how.
 //! - **No splitting.** A worker that promised and then lost the coordinator cannot know the outcome: it does not
-//!   begin the step ([`Begin::Doubt`]). All others go on, and without a promise outstanding, all do.
+//!   begin the step ([`Begin::Doubt`]). All others go on, and without a promise outstanding, all do. And since a worker
+//!   that the registrar has lost may go on too, under the view it has, there is no other view after that
+//!   ([`Objection::WorkerLost`]), until one can be agreed upon that is without that worker.
 //!
 //! Messages between one worker and the registrar arrive in order or not at all; those of different workers in any
 //! order. A message that comes late or twice carries an old ballot or version, and changes nothing.
@@ -34,13 +35,13 @@ mod participant;
 mod registrar;
 
 pub use participant::{Begin, CannotPropose, Heard, Participant};
-pub use registrar::{Registrar, Summons};
+pub use registrar::{Parting, Registrar, Summons};
 
 use crate::{
     resolver::check_strategy,
     strategy::{UnknownStrategy, by_name},
 };
-use paceline_job::{Settings, View, ViewVersion};
+use paceline_job::{Rank, Settings, View, ViewVersion};
 use serde::{Deserialize, Serialize};
 
 /// How often a proposal is tried with a later step. The distance doubles each time: workers would have to begin
@@ -137,6 +138,15 @@ pub enum Objection {
     /// Wait for the proposal before, or for its outcome.
     #[error("this worker's last proposal is not decided yet; wait for its outcome before the next")]
     Undecided,
+    /// Start the job again to change its settings.
+    #[error(
+        "worker {worker} cannot be reached any more and may go on with the settings it has; start the job again to \
+         change them"
+    )]
+    WorkerLost {
+        /// Who.
+        worker: Rank,
+    },
     /// Propose again.
     #[error("workers began steps faster than they could be asked, {attempts} times; propose again")]
     Outrun {

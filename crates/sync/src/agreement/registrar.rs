@@ -16,6 +16,15 @@ pub struct Summons {
     pub message: ToParticipant,
 }
 
+/// How a worker is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It said good-bye, and begins no further step.
+    Left,
+    /// It cannot be reached. It may be dead, or go on without us.
+    Lost,
+}
+
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct Registrar {
@@ -27,6 +36,8 @@ pub struct Registrar {
     ready: bool,
     /// By rank; none for workers that are gone.
     workers: Vec<Option<Standing>>,
+    /// The first that was lost: it may begin any step under the view it has, so there can be no other.
+    lost: Option<Rank>,
     /// At most one for each worker, in the order they came.
     waiting: VecDeque<Proposal>,
     attempt: Option<Attempt>,
@@ -67,6 +78,7 @@ impl Registrar {
         let standing = Standing { next: 0, in_force: view.version };
         Registrar {
             workers: vec![Some(standing); view.size()],
+            lost: None,
             since: 0,
             ready: !measuring,
             waiting: VecDeque::new(),
@@ -82,15 +94,17 @@ impl Registrar {
     }
 
     /// The workers have measured their links and made it part of the view, each by itself, before the first step.
-    pub fn measured(&mut self, measured: Measured, out: &mut Vec<Summons>) {
-        if !self.ready {
-            self.ready = true;
+    /// False if nobody was going to.
+    pub fn measured(&mut self, measured: Measured, out: &mut Vec<Summons>) -> bool {
+        let due = !std::mem::replace(&mut self.ready, true);
+        if due {
             self.view = self.view.with_measured(measured);
             for standing in self.workers.iter_mut().flatten() {
                 standing.in_force = self.view.version;
             }
             self.take_next(out);
         }
+        due
     }
 
     /// A worker said something.
@@ -131,13 +145,20 @@ impl Registrar {
         }
     }
 
-    /// A worker is gone, whether it left or was lost: it begins no step any more.
-    pub fn gone(&mut self, rank: Rank, out: &mut Vec<Summons>) {
+    /// A worker is gone. One that left is asked nothing more. After one that was lost there are no changes: all keep
+    /// the view they have in common with it.
+    pub fn gone(&mut self, rank: Rank, parting: Parting, out: &mut Vec<Summons>) {
         if self.workers.get_mut(rank.index()).and_then(Option::take).is_none() {
             return;
         }
         self.waiting.retain(|proposal| proposal.by != rank);
-        if let Some(attempt) = &mut self.attempt {
+        if parting == Parting::Lost {
+            self.lost = self.lost.or(Some(rank));
+            if let Some(Attempt { proposal, ballot, .. }) = self.attempt.take() {
+                self.tell_all(&ToParticipant::Abort { ballot }, out);
+                self.waiting.push_front(proposal);
+            }
+        } else if let Some(attempt) = &mut self.attempt {
             attempt.awaited.retain(|awaited| *awaited != rank);
             self.commit_if_promised(out);
         }
@@ -146,6 +167,12 @@ impl Registrar {
 
     /// Look at proposals until one is worth an attempt. Bounded by those that wait.
     fn take_next(&mut self, out: &mut Vec<Summons>) {
+        if let Some(worker) = self.lost {
+            for proposal in std::mem::take(&mut self.waiting) {
+                self.decide(&proposal, Err(Objection::WorkerLost { worker }), out);
+            }
+            return;
+        }
         let in_force = |standing: &Standing| standing.in_force == self.view.version;
         if !self.ready || self.attempt.is_some() || !self.workers.iter().flatten().all(in_force) {
             return;
@@ -320,11 +347,31 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_worker_that_is_gone() {
+    fn after_a_worker_was_lost_nothing_changes_and_proposers_hear_why() {
+        let (mut registrar, mut said) = registrar(3);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(Rank(1), propose(1, 1, settings(9), 0), &mut said);
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        let (ballot, _) = prepared(&said);
+        said.clear();
+        registrar.gone(Rank(2), Parting::Lost, &mut said);
+        let lost = Err(Objection::WorkerLost { worker: Rank(2) });
+        assert_eq!(outcomes(&said), [(Rank(0), lost.clone()), (Rank(1), lost.clone())]);
+        for to in [0, 1].map(Rank) {
+            assert!(said.contains(&Summons { to, message: ToParticipant::Abort { ballot } }));
+        }
+        said.clear();
+        registrar.hear(Rank(1), propose(2, 1, settings(9), 0), &mut said);
+        assert_eq!(outcomes(&said), [(Rank(1), lost)]);
+        assert_eq!(registrar.view().version, ViewVersion(1));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_left() {
         let (mut registrar, mut said) = registrar(3);
         registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
         promise_all(&mut registrar, &[0, 1], &mut said);
-        registrar.gone(Rank(2), &mut said);
+        registrar.gone(Rank(2), Parting::Left, &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
         assert!(!said.iter().any(|summons| summons.to == Rank(2)
             && matches!(summons.message, ToParticipant::Commit { .. })));
@@ -335,8 +382,8 @@ mod tests {
             &mut said,
         );
         registrar.hear(Rank(1), propose(1, 2, settings(9), 5), &mut said);
-        registrar.gone(Rank(0), &mut said);
-        registrar.gone(Rank(0), &mut said);
+        registrar.gone(Rank(0), Parting::Left, &mut said);
+        registrar.gone(Rank(0), Parting::Left, &mut said);
         registrar.hear(
             Rank(1),
             ToRegistrar::InForce { version: ViewVersion(2), next: 6 },
@@ -393,7 +440,8 @@ mod tests {
         let mut said = Vec::new();
         registrar.hear(Rank(1), propose(1, 2, settings(8), 0), &mut said);
         assert_eq!(said, []);
-        registrar.measured(Measured::default(), &mut said);
+        assert!(registrar.measured(Measured::default(), &mut said));
+        assert!(!registrar.measured(Measured::default(), &mut said), "once");
         assert_eq!(registrar.view().version, ViewVersion(2));
         promise_all(&mut registrar, &[0, 1], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(3));
