@@ -4,6 +4,7 @@
 //! ([`View`]), where they sit ([`Topology`]), what is in force ([`Settings`]), and how people write
 //! quantities ([`ByteSize`], [`Rate`]).
 
+mod collective;
 mod duration;
 mod element;
 pub mod graph;
@@ -14,6 +15,7 @@ mod topology;
 pub mod trace;
 mod view;
 
+pub use collective::CollectiveKind;
 pub use duration::WrittenDuration;
 pub use element::{Dtype, ReduceOp};
 pub use plan::{Fusion, Plan, PlanError};

@@ -2,7 +2,7 @@
 //! Python's promise. Nothing is posted here.
 
 use crate::notice::Needed;
-use paceline_job::{Dtype, Rank};
+use paceline_job::{CollectiveKind, Dtype, Rank};
 use paceline_net::Operation;
 use paceline_sync::collective::Collective;
 use std::sync::Arc;
@@ -164,21 +164,20 @@ fn collective(
         [len] => Ok(*len),
         other => Err(format!("{kind} takes one count, not {}", other.len())),
     };
-    Ok(match kind {
-        "all_reduce" => Collective::AllReduce { len: one()? },
-        "broadcast" => Collective::Broadcast { root, len: one()? },
-        "reduce" => Collective::Reduce { root, len: one()? },
-        "send" => Collective::Send { to: root, len: one()? },
-        "recv" => Collective::Recv { from: root, len: one()? },
-        "reduce_scatter" => Collective::ReduceScatter { counts: counts.into() },
-        "all_gather" => Collective::AllGather { counts: counts.into() },
-        "gather" => Collective::Gather { root, counts: counts.into() },
-        "scatter" => Collective::Scatter { root, counts: counts.into() },
-        "all_to_all" => {
+    Ok(match kind.parse()? {
+        CollectiveKind::AllReduce => Collective::AllReduce { len: one()? },
+        CollectiveKind::Broadcast => Collective::Broadcast { root, len: one()? },
+        CollectiveKind::Reduce => Collective::Reduce { root, len: one()? },
+        CollectiveKind::Send => Collective::Send { to: root, len: one()? },
+        CollectiveKind::Recv => Collective::Recv { from: root, len: one()? },
+        CollectiveKind::ReduceScatter => Collective::ReduceScatter { counts: counts.into() },
+        CollectiveKind::AllGather => Collective::AllGather { counts: counts.into() },
+        CollectiveKind::Gather => Collective::Gather { root, counts: counts.into() },
+        CollectiveKind::Scatter => Collective::Scatter { root, counts: counts.into() },
+        CollectiveKind::AllToAll => {
             let receives = receives.ok_or("all_to_all needs `receives`")?;
             Collective::AllToAll { sends: counts.into(), receives: receives.into() }
         }
-        "barrier" => Collective::Barrier,
-        other => return Err(format!("unknown collective `{other}`")),
+        CollectiveKind::Barrier => Collective::Barrier,
     })
 }

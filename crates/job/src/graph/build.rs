@@ -9,7 +9,7 @@ use super::{
     observed,
 };
 use crate::{
-    Fusion, Rank, Settings,
+    CollectiveKind, Fusion, Rank, Settings,
     trace::{
         Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace,
     },
@@ -213,7 +213,7 @@ impl Building<'_> {
         }
         let mut unnamed = step.iter().filter(|seen| {
             let name = seen.collective.tensor.as_deref().unwrap_or("");
-            !names.contains_key(name) && &*seen.collective.operation == "all_reduce"
+            !names.contains_key(name) && is_all_reduce(seen)
         });
         let mut groups = Vec::new();
         let mut next = tensors.len();
@@ -323,7 +323,7 @@ fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {
 }
 
 fn is_all_reduce(seen: &Seen<'_>) -> bool {
-    &*seen.collective.operation == "all_reduce"
+    &*seen.collective.operation == CollectiveKind::AllReduce.word()
 }
 
 /// From the end of the step before to the end of this one.

@@ -8,8 +8,10 @@ use super::{
     pieces::{self, Piece},
 };
 use crate::{
-    Dtype, Rank,
-    trace::{Collective, Kind, Phase, Problem, Span, SpanId, Stamp, Trace, WorkerTrace},
+    CollectiveKind, Dtype, Rank,
+    trace::{
+        Collective, Kind, Phase, Problem, SEND_RECEIVE, Span, SpanId, Stamp, Trace, WorkerTrace,
+    },
 };
 use std::collections::HashMap;
 
@@ -208,20 +210,29 @@ fn phase(span: &Span) -> Phase {
     }
 }
 
+/// What is played for an operation of this name; of what nobody knows, everybody gets the sum of all.
+fn kind(operation: &str) -> OperationKind {
+    if operation == SEND_RECEIVE {
+        return OperationKind::SendReceive;
+    }
+    match operation.parse() {
+        Ok(CollectiveKind::ReduceScatter) => OperationKind::ReduceScatter,
+        Ok(CollectiveKind::AllGather) => OperationKind::AllGather,
+        Ok(CollectiveKind::Broadcast) => OperationKind::Broadcast,
+        Ok(CollectiveKind::Reduce) => OperationKind::Reduce,
+        Ok(CollectiveKind::AllToAll) => OperationKind::AllToAll,
+        Ok(CollectiveKind::Barrier) => OperationKind::Barrier,
+        Ok(CollectiveKind::Send | CollectiveKind::Recv) => OperationKind::SendReceive,
+        Ok(CollectiveKind::AllReduce | CollectiveKind::Gather | CollectiveKind::Scatter)
+        | Err(_) => OperationKind::AllReduce,
+    }
+}
+
 fn described(collective: &Collective) -> Operation {
     let dtype = collective.dtype.unwrap_or(Dtype::F32);
     Operation {
         name: collective.tensor.clone().unwrap_or_else(|| collective.group.clone()),
-        kind: match &*collective.operation {
-            "reduce_scatter" => OperationKind::ReduceScatter,
-            "all_gather" => OperationKind::AllGather,
-            "broadcast" => OperationKind::Broadcast,
-            "reduce" => OperationKind::Reduce,
-            "all_to_all" => OperationKind::AllToAll,
-            "barrier" => OperationKind::Barrier,
-            "send" | "recv" => OperationKind::SendReceive,
-            _ => OperationKind::AllReduce,
-        },
+        kind: kind(&collective.operation),
         members: Vec::new(),
         elements: collective.bytes / dtype.size() as u64,
         dtype,

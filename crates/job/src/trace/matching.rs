@@ -1,8 +1,10 @@
 //! Which collectives of different workers are the same operation: by the name of their group and their number in it, where
 //! the files say it; otherwise by their size and their order in a step. This is the one place that decides it.
 
-use super::{Collective, Kind, Problem, SpanId, Trace, WorkerTrace, problems::Problems};
-use crate::Rank;
+use super::{
+    Collective, Kind, Problem, SEND_RECEIVE, SpanId, Trace, WorkerTrace, problems::Problems,
+};
+use crate::{CollectiveKind, Rank};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -152,10 +154,9 @@ fn check(
 
 /// Operations to which members contribute as much as they like.
 fn uneven(operation: &str) -> bool {
-    matches!(
-        operation,
-        "all_to_all" | "all_gather" | "gather" | "scatter" | "send_receive" | "send" | "receive"
-    )
+    use CollectiveKind::{AllGather, AllToAll, Gather, Recv, Scatter, Send};
+    let uneven = [AllToAll, AllGather, Gather, Scatter, Send, Recv];
+    operation == SEND_RECEIVE || uneven.iter().any(|kind| kind.word() == operation)
 }
 
 /// All groups in which a worker did something.

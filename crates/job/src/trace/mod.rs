@@ -18,6 +18,7 @@ mod words;
 
 pub use matching::{Matched, match_collectives};
 pub use read::TraceError;
+pub(crate) use words::SEND_RECEIVE;
 
 use crate::{Dtype, Rank, View};
 use serde::{Deserialize, Serialize};
@@ -217,7 +218,7 @@ pub enum Phase {
 /// An operation of several workers. On all of them the same `group`, `sequence` and `name` mean the same operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// The words of `paceline-sync`'s collectives: `all_reduce`, `broadcast`, ….
+    /// The word of a [`CollectiveKind`](crate::CollectiveKind): `all_reduce`, `broadcast`, ….
     pub operation: Arc<str>,
     /// Who takes part, by the name that the program gave to the group.
     pub group: Arc<str>,

@@ -1,26 +1,29 @@
 //! Names that others give to collectives and element types, in our words. It knows no file.
 
-use crate::Dtype;
+use crate::{CollectiveKind, Dtype};
+
+/// What passes between two workers, where a file does not say which way.
+pub(crate) const SEND_RECEIVE: &str = "send_receive";
 
 /// Our word for a collective that somebody named: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`, `nccl:_all_gather_base`,
 /// `c10d::allreduce_`, `HOROVOD_ALLREDUCE`. None if the name is not one of a collective that we know.
 pub(super) fn operation(name: &str) -> Option<&'static str> {
     // Longer names first: a reduction that is scattered is no scatter.
     const WORDS: [(&str, &str); 14] = [
-        ("reducescatter", "reduce_scatter"),
-        ("allreduce", "all_reduce"),
-        ("allgather", "all_gather"),
-        ("alltoall", "all_to_all"),
-        ("barrier", "barrier"),
-        ("broadcast", "broadcast"),
-        ("gather", "gather"),
-        ("scatter", "scatter"),
-        ("reduce", "reduce"),
-        ("sendrecv", "send_receive"),
-        ("isend", "send"),
-        ("irecv", "receive"),
-        ("send", "send"),
-        ("recv", "receive"),
+        ("reducescatter", CollectiveKind::ReduceScatter.word()),
+        ("allreduce", CollectiveKind::AllReduce.word()),
+        ("allgather", CollectiveKind::AllGather.word()),
+        ("alltoall", CollectiveKind::AllToAll.word()),
+        ("barrier", CollectiveKind::Barrier.word()),
+        ("broadcast", CollectiveKind::Broadcast.word()),
+        ("gather", CollectiveKind::Gather.word()),
+        ("scatter", CollectiveKind::Scatter.word()),
+        ("reduce", CollectiveKind::Reduce.word()),
+        ("sendrecv", SEND_RECEIVE),
+        ("isend", CollectiveKind::Send.word()),
+        ("irecv", CollectiveKind::Recv.word()),
+        ("send", CollectiveKind::Send.word()),
+        ("recv", CollectiveKind::Recv.word()),
     ];
     let plain: String = name
         .chars()

@@ -14,6 +14,7 @@ use crate::{
 };
 use blocks::{AllGatherProgram, ReduceScatterProgram};
 use exchange::{AllToAllProgram, OneWayProgram};
+use paceline_job::CollectiveKind;
 use rooted::{BroadcastProgram, GatherProgram, ReduceProgram, ScatterProgram, Tree};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
@@ -91,6 +92,23 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// What it is called.
+    pub const fn kind(&self) -> CollectiveKind {
+        match self {
+            Collective::AllReduce { .. } => CollectiveKind::AllReduce,
+            Collective::ReduceScatter { .. } => CollectiveKind::ReduceScatter,
+            Collective::AllGather { .. } => CollectiveKind::AllGather,
+            Collective::Broadcast { .. } => CollectiveKind::Broadcast,
+            Collective::Reduce { .. } => CollectiveKind::Reduce,
+            Collective::Gather { .. } => CollectiveKind::Gather,
+            Collective::Scatter { .. } => CollectiveKind::Scatter,
+            Collective::AllToAll { .. } => CollectiveKind::AllToAll,
+            Collective::Send { .. } => CollectiveKind::Send,
+            Collective::Recv { .. } => CollectiveKind::Recv,
+            Collective::Barrier => CollectiveKind::Barrier,
+        }
+    }
+
     /// How many chunks it is cut into where a chunk has about `partition_elements`. A collective
     /// without elements has none. In an all-to-all this may differ from member to member; chunks
     /// beyond a member's number would be empty.
@@ -249,7 +267,7 @@ impl Collective {
     /// The same in every build and on every machine.
     pub fn signature(&self) -> u64 {
         let mut hash = Fnv::new();
-        hash.add(self.kind());
+        hash.add(self.agreed_kind());
         match self {
             Collective::AllReduce { len } => hash.add(*len),
             Collective::Broadcast { root, len } | Collective::Reduce { root, len } => {
@@ -338,19 +356,12 @@ impl Collective {
         }
     }
 
-    /// The two halves of a transfer are of one kind: they meet each other.
-    fn kind(&self) -> u64 {
-        match self {
-            Collective::AllReduce { .. } => 0,
-            Collective::ReduceScatter { .. } => 1,
-            Collective::AllGather { .. } => 2,
-            Collective::Broadcast { .. } => 3,
-            Collective::Reduce { .. } => 4,
-            Collective::Gather { .. } => 5,
-            Collective::Scatter { .. } => 6,
-            Collective::AllToAll { .. } => 7,
-            Collective::Send { .. } | Collective::Recv { .. } => 8,
-            Collective::Barrier => 9,
+    /// The two halves of a transfer are of one kind: they meet each other. These numbers are seen by peers.
+    fn agreed_kind(&self) -> u64 {
+        match self.kind() {
+            CollectiveKind::Send | CollectiveKind::Recv => 8,
+            CollectiveKind::Barrier => 9,
+            other => other as u64,
         }
     }
 }

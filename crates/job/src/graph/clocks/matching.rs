@@ -3,7 +3,7 @@
 
 use super::bounds::Edge;
 use crate::{
-    Rank,
+    CollectiveKind, Rank,
     trace::{Direction, Kind, Message, Problem, Stamp, Trace},
 };
 use std::collections::{BTreeMap, HashMap};
@@ -15,8 +15,13 @@ const TOGETHER: f64 = 1_000.0;
 /// Stamps of one clock that are out of order by so many nanoseconds are of two clocks.
 const ONE_CLOCK: i64 = 1_000;
 /// Operations that end on all of their workers at the same time.
-const ENDS_TOGETHER: [&str; 5] =
-    ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"];
+const ENDS_TOGETHER: [&str; 5] = [
+    CollectiveKind::AllReduce.word(),
+    CollectiveKind::ReduceScatter.word(),
+    CollectiveKind::AllGather.word(),
+    CollectiveKind::AllToAll.word(),
+    CollectiveKind::Barrier.word(),
+];
 
 /// A clock: a host's, or a worker's whose host has none.
 #[derive(Clone, Debug, PartialEq)]

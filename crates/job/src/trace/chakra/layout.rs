@@ -1,5 +1,6 @@
 //! From nodes with dependencies to spans with times. How nodes are written in files is not known here.
 
+use crate::CollectiveKind;
 use crate::trace::{
     Collective, Kind, LaneId, LaneKind, Phase, Span, SpanId, Stamp, WorkerTrace,
     assemble::{self, Lanes},
@@ -65,24 +66,28 @@ impl Node {
     }
 
     fn operation(&self) -> Option<Arc<str>> {
-        const WORDS: [&str; 10] = [
-            "all_reduce",
-            "reduce",
-            "all_gather",
-            "gather",
-            "scatter",
-            "broadcast",
-            "all_to_all",
-            "reduce_scatter",
-            "reduce_scatter",
-            "barrier",
+        use CollectiveKind::{
+            AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
+            Scatter,
+        };
+        const KINDS: [CollectiveKind; 10] = [
+            AllReduce,
+            Reduce,
+            AllGather,
+            Gather,
+            Scatter,
+            Broadcast,
+            AllToAll,
+            ReduceScatter,
+            ReduceScatter,
+            Barrier,
         ];
         let word = match self.kind {
-            NodeType::Send => "send",
-            NodeType::Receive => "receive",
+            NodeType::Send => CollectiveKind::Send.word(),
+            NodeType::Receive => CollectiveKind::Recv.word(),
             NodeType::Collective => {
                 let number = self.collective.and_then(|number| usize::try_from(number).ok());
-                let word = number.and_then(|number| WORDS.get(number).copied());
+                let word = number.and_then(|number| KINDS.get(number)).map(|kind| kind.word());
                 word.or_else(|| words::operation(&self.name))?
             }
             _ => return None,

@@ -1,8 +1,8 @@
 //! What is recorded, in a fixed size: as it travels through a ring, and as seven words of a temporary file. Begin
 //! and end of what the engine does come as two events, which are put together when the trace is written.
 
-use paceline_job::{Dtype, trace::recorded::words};
-use paceline_sync::{collective::Collective, frame::Header};
+use paceline_job::{CollectiveKind, Dtype, trace::recorded::words};
+use paceline_sync::frame::Header;
 
 /// Words of an encoded event.
 pub(crate) const EVENT_WORDS: usize = 7;
@@ -71,7 +71,7 @@ pub(crate) enum Event {
         op: u32,
         name: u64,
         uses: u32,
-        operation: Word,
+        operation: CollectiveKind,
         dtype: Dtype,
         bytes: u64,
         priority: i64,
@@ -92,46 +92,6 @@ pub(crate) enum Event {
     Span { begin: u64, nanoseconds: u64, activity: Activity, place: Place, layer: Option<u32> },
     /// A step of the program.
     Step { begin: u64, nanoseconds: u64, number: u64 },
-}
-
-/// The word for a collective, by its place in [`Word::ALL`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u8);
-
-impl Word {
-    const ALL: [&'static str; 11] = [
-        "all_reduce",
-        "reduce_scatter",
-        "all_gather",
-        "broadcast",
-        "reduce",
-        "gather",
-        "scatter",
-        "all_to_all",
-        "send",
-        "recv",
-        "barrier",
-    ];
-
-    pub(crate) fn of(collective: &Collective) -> Word {
-        Word(match collective {
-            Collective::AllReduce { .. } => 0,
-            Collective::ReduceScatter { .. } => 1,
-            Collective::AllGather { .. } => 2,
-            Collective::Broadcast { .. } => 3,
-            Collective::Reduce { .. } => 4,
-            Collective::Gather { .. } => 5,
-            Collective::Scatter { .. } => 6,
-            Collective::AllToAll { .. } => 7,
-            Collective::Send { .. } => 8,
-            Collective::Recv { .. } => 9,
-            Collective::Barrier => 10,
-        })
-    }
-
-    pub(crate) fn text(self) -> &'static str {
-        Word::ALL[usize::from(self.0)]
-    }
 }
 
 /// What tells a message from all others, on both of its ends.
@@ -181,7 +141,7 @@ impl Event {
         };
         match self {
             Event::Posted { at, op, name, uses, operation, dtype, bytes, priority } => {
-                let kinds = u64::from(operation.0) << 8 | (dtype as u64) << 16;
+                let kinds = (operation as u64) << 8 | (dtype as u64) << 16;
                 [1 | kinds, at, pair(op, uses), name, bytes, priority as u64, 0]
             }
             Event::Over { at, op, well } => [2, at, pair(op, u32::from(well)), 0, 0, 0, 0],
@@ -212,11 +172,8 @@ impl Event {
         Some(match first as u8 {
             1 => {
                 let (op, uses) = halves(second);
-                let operation = Word((first >> 8) as u8);
+                let operation = CollectiveKind::from_number((first >> 8) as u8)?;
                 let dtype = Dtype::from_wire((first >> 16) as u8)?;
-                if usize::from(operation.0) >= Word::ALL.len() {
-                    return None;
-                }
                 let (bytes, priority) = (words[4], words[5] as i64);
                 Event::Posted { at, op, name: third, uses, operation, dtype, bytes, priority }
             }
@@ -265,18 +222,27 @@ mod tests {
     fn event() -> impl Strategy<Value = Event> {
         let word = || any::<u64>();
         prop_oneof![
-            (word(), any::<u32>(), word(), any::<u32>(), 0..11_u8, word(), any::<i64>()).prop_map(
-                |(at, op, name, uses, operation, bytes, priority)| Event::Posted {
-                    at,
-                    op,
-                    name,
-                    uses,
-                    operation: Word(operation),
-                    dtype: Dtype::F32,
-                    bytes,
-                    priority,
-                }
-            ),
+            (
+                word(),
+                any::<u32>(),
+                word(),
+                any::<u32>(),
+                0..CollectiveKind::ALL.len(),
+                word(),
+                any::<i64>()
+            )
+                .prop_map(|(at, op, name, uses, operation, bytes, priority)| {
+                    Event::Posted {
+                        at,
+                        op,
+                        name,
+                        uses,
+                        operation: CollectiveKind::ALL[operation],
+                        dtype: Dtype::F32,
+                        bytes,
+                        priority,
+                    }
+                }),
             (word(), any::<u32>(), any::<bool>()).prop_map(|(at, op, well)| Event::Over {
                 at,
                 op,

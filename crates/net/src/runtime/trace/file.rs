@@ -168,7 +168,7 @@ impl<W: Write> Writer<'_, W> {
         match event {
             Event::Posted { at, op, name, uses, operation, dtype, bytes, priority } => {
                 let lane = self.operations.take();
-                let (begin, operation) = (at, operation.text());
+                let (begin, operation) = (at, operation.word());
                 let open = Open {
                     begin,
                     first_message: None,

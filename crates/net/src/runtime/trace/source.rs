@@ -2,7 +2,7 @@
 //! never waits and never allocates; what does not fit is counted and forgotten.
 
 use super::{
-    event::{Event, MessageKey, Word},
+    event::{Event, MessageKey},
     recording::monotonic_nanoseconds,
 };
 use paceline_job::{Rank, View};
@@ -109,7 +109,7 @@ impl EngineSource {
             op: post.op.0,
             name: key.name,
             uses: key.uses,
-            operation: Word::of(&post.collective),
+            operation: post.collective.kind(),
             dtype: post.dtype,
             bytes: elements * post.dtype.size() as u64,
             priority: post.priority,
