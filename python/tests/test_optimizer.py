@@ -49,3 +49,15 @@ def test_what_a_plan_sends_together_is_bit_equal_with_ddp(paceline_command: str,
     assert run.returncode == 0, run.stderr
     assert held(run.stdout) == cases()
     assert "tensors that the model does not have" in run.stderr
+
+
+def test_as_many_passes_make_a_step_as_a_plan_wants_to_accumulate(
+    paceline_command: str, tmp_path: pathlib.Path
+) -> None:
+    plan = tmp_path / "plan.toml"
+    for text, passes in (("[batch]\naccumulate = 3\n", 3), ("", 1)):
+        plan.write_text(text)
+        launch = (paceline_command, "run", "-n", "2", "--plan", str(plan), "--")
+        run = run_launcher(*launch, sys.executable, PROGRAMS / "accumulated.py")
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.count(f"passes {passes}") == 2

@@ -64,10 +64,11 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
         given => (given.map_err(|error| UsageError::new(error.to_string()))?, false),
     };
     let size = arguments.size;
-    let Plan { settings, fusion } = arguments.settings.plan()?;
+    let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
     let coordinator = Coordinator::start(CoordinatorConfig {
         settings,
         fusion,
+        batch,
         join_timeout: Duration::from_secs(arguments.join_timeout),
         ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
     })

@@ -18,7 +18,7 @@ mod view;
 pub use collective::CollectiveKind;
 pub use duration::WrittenDuration;
 pub use element::{Dtype, ReduceOp};
-pub use plan::{Fusion, Plan, PlanError};
+pub use plan::{Batch, Fusion, Pass, Plan, PlanError, Suggestion};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
 pub use topology::{Host, Link, Topology};
 pub use view::{

@@ -2,7 +2,7 @@
 
 use crate::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::{collections::HashSet, num::NonZeroU32};
 
 /// A plan file (TOML). Sections appear as planners learn to write them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,6 +13,76 @@ pub struct Plan {
     /// What is sent together.
     #[serde(skip_serializing_if = "Fusion::is_empty")]
     pub fusion: Fusion,
+    /// How the batch of a step is worked through.
+    #[serde(skip_serializing_if = "Batch::is_whole")]
+    pub batch: Batch,
+    /// What would help and is not applied: changes of the program, for people to make.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Suggestion>,
+}
+
+/// How the batch of a step is worked through. `DistributedOptimizer(accumulate=None)` follows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Batch {
+    /// Backward passes that make one step, each over its share of the batch.
+    pub accumulate: NonZeroU32,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch { accumulate: NonZeroU32::MIN }
+    }
+}
+
+impl Batch {
+    /// Whether one pass makes a step.
+    pub fn is_whole(&self) -> bool {
+        *self == Batch::default()
+    }
+}
+
+/// A way to make a step shorter, or smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pass {
+    /// Tensors are sent together.
+    TensorFusion,
+    /// Tensors are cut into chunks.
+    TensorPartition,
+    /// How all-reduces are programmed.
+    Strategy,
+    /// Bytes that are on their way at once.
+    Credit,
+    /// What is needed first goes first, and steps overlap.
+    Scheduling,
+    /// Operators are compiled into one.
+    OpFusion,
+    /// Forward passes are run again instead of keeping what they made.
+    Recomputation,
+    /// Several backward passes make one step.
+    GradientAccumulation,
+    /// Fewer bits for each number.
+    MixedPrecision,
+}
+
+/// A change of the program that a planner suggests. Nothing applies it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suggestion {
+    /// What kind of change.
+    pub pass: Pass,
+    /// In plain words, with how to do it.
+    pub what: String,
+    /// What a step is expected to take less with it; below zero if it costs.
+    #[serde(default)]
+    pub expected_gain_ms: f64,
+    /// Layers that it is about, if not all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<String>,
+    /// Whether the runtime applies it: always false, and there so that readers of the file see it.
+    #[serde(default)]
+    pub applied: bool,
 }
 
 /// Bytes of all names of a plan, four for each besides its own. Plans travel in views, whose messages are bounded.
@@ -82,6 +152,11 @@ pub enum PlanError {
     /// Tensors are named as the model names its parameters.
     #[error("[fusion] has a tensor named {0:?}, with a control character in it")]
     StrangeName(String),
+    /// Suggestions are for people: make the change in the program and take the line out.
+    #[error(
+        "[[advice]] cannot be applied: make the change in the program, and write `applied = false`"
+    )]
+    AppliedAdvice,
 }
 
 impl Plan {
@@ -90,6 +165,9 @@ impl Plan {
         let plan: Plan = toml::from_str(text)?;
         plan.settings.validate()?;
         plan.fusion.validate()?;
+        if plan.advice.iter().any(|suggestion| suggestion.applied) {
+            return Err(PlanError::AppliedAdvice);
+        }
         Ok(plan)
     }
 
@@ -132,6 +210,21 @@ mod tests {
             let error = Plan::parse(&format!("[fusion]\ngroups = {groups}\n")).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn passes_over_the_batch_are_counted_and_suggestions_are_kept_apart() {
+        let text = "[batch]\naccumulate = 4\n\n[[advice]]\npass = \"recomputation\"\nwhat = \"run `a` again\"\n\
+                    expected_gain_ms = -0.5\nlayers = [\"a\"]\napplied = false\n";
+        let plan = Plan::parse(text).unwrap();
+        assert_eq!(plan.batch.accumulate.get(), 4);
+        assert_eq!(plan.advice[0].pass, Pass::Recomputation);
+        assert_eq!(Plan::parse(&plan.to_toml()).unwrap(), plan);
+        let plain = Plan::default().to_toml();
+        assert!(!plain.contains("batch") && !plain.contains("advice"), "{plain}");
+        assert!(Plan::parse("[batch]\naccumulate = 0\n").is_err());
+        let applied = Plan::parse(&text.replace("false", "true")).unwrap_err().to_string();
+        assert!(applied.contains("applied = false"), "{applied}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Who takes part, and what is in force: an immutable, versioned [`View`].
 
-use crate::{ByteSize, Fusion, Link};
+use crate::{Batch, ByteSize, Fusion, Link};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -61,6 +61,9 @@ pub struct View {
     /// Tensors that are sent together.
     #[serde(default, skip_serializing_if = "Fusion::is_empty")]
     pub fusion: Fusion,
+    /// How the batch of a step is worked through.
+    #[serde(default, skip_serializing_if = "Batch::is_whole")]
+    pub batch: Batch,
 }
 
 /// Latency and rate of a message between two workers. Part of the view, so that all ranks decide by
@@ -89,6 +92,7 @@ impl View {
             settings,
             measured: Measured::default(),
             fusion: Fusion::default(),
+            batch: Batch::default(),
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
     secret::Secret,
 };
 use door::{Arrival, Doorman};
-use paceline_job::{Fusion, Rank, Settings, View};
+use paceline_job::{Batch, Fusion, Rank, Settings, View};
 use paceline_sync::agreement::{Parting, Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
@@ -71,6 +71,8 @@ pub struct CoordinatorConfig {
     pub settings: Settings,
     /// Sent together in the first view.
     pub fusion: Fusion,
+    /// How the batch of a step is worked through in the first view.
+    pub batch: Batch,
     /// How long to wait for all of them, from the start of the coordinator.
     pub join_timeout: Duration,
     /// How long one connection may take to prove itself and to ask to take part.
@@ -90,6 +92,7 @@ impl CoordinatorConfig {
             secret,
             settings: Settings::default(),
             fusion: Fusion::default(),
+            batch: Batch::default(),
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
@@ -329,6 +332,7 @@ impl Service {
     fn give_view(&mut self) {
         let (view, order) =
             self.roster.first_view(self.config.settings.clone(), self.config.fusion.clone());
+        let view = View { batch: self.config.batch, ..view };
         for member in &mut self.members {
             // Members and seats come and go together.
             let position = order.iter().position(|ticket| *ticket == member.ticket);

@@ -1,7 +1,7 @@
 //! What would help and a plan file cannot do: changes of the program. Each is replayed with the plan applied.
 
 use crate::{candidate::Candidate, error::PlanError, evaluate::Evaluator, outcome::Advice};
-use paceline_job::{Dtype, graph::layered::Layered};
+use paceline_job::{Dtype, Pass, graph::layered::Layered};
 
 /// Advice that gains less than this share of a step is kept to ourselves.
 const WORTH_SAYING: f64 = 0.01;
@@ -15,18 +15,19 @@ pub(crate) fn given(
     let Some(layered) = evaluator.layered().cloned() else { return Ok(Vec::new()) };
     let now = evaluator.estimate_of(layered.clone(), candidate)?;
     let mut advice = Vec::new();
-    let mut say = |value: f64, what: &str, condition: &str| {
+    let mut say = |pass: Pass, value: f64, what: &str, condition: &str| {
         let share = (now - value) / now;
         if share >= WORTH_SAYING {
             // Estimates are of an average step; what was confirmed is the measure.
             let expected_gain_ms = share * after;
             let (what, condition) = (what.to_string(), condition.to_string());
-            advice.push(Advice { what, expected_gain_ms, condition });
+            advice.push(Advice { pass, what, expected_gain_ms, condition });
         }
     };
     if !layered.crosses_step {
         let crossing = Layered { crosses_step: true, scheduled: true, ..layered.clone() };
         say(
+            Pass::Scheduling,
             evaluator.estimate_of(crossing, candidate)?,
             "wrap the optimizer in paceline.torch.DistributedOptimizer: layers wait for their own gradients only, and \
              what is needed first goes first",
@@ -35,6 +36,7 @@ pub(crate) fn given(
     } else if !layered.scheduled {
         let scheduled = Layered { scheduled: true, ..layered.clone() };
         say(
+            Pass::Scheduling,
             evaluator.estimate_of(scheduled, candidate)?,
             "use DistributedOptimizer(scheduled=True): what is needed first goes first",
             "none",
@@ -42,6 +44,7 @@ pub(crate) fn given(
     }
     if let Some(half) = in_half(&layered) {
         say(
+            Pass::MixedPrecision,
             evaluator.estimate_of(half, candidate)?,
             "send gradients as bf16 (DDP: bf16_compress_hook)",
             "gradients lose precision; what casting takes is not counted",
@@ -49,12 +52,14 @@ pub(crate) fn given(
     }
     let twice = twice(&layered);
     say(
+        Pass::GradientAccumulation,
         evaluator.estimate_of(twice, candidate)? / 2.0,
         "synchronise after every second backward pass (DistributedOptimizer(accumulate=2))",
         "the batch of a step is twice as large; the gain is for each of its two passes",
     );
     if let Some(fused) = fused(evaluator, &layered, candidate)? {
         say(
+            Pass::OpFusion,
             evaluator.estimate_of(fused, candidate)?,
             "fuse operators (torch.compile): time between layers that waits for no gradient goes away",
             "advice only: the time between layers is taken to vanish, and what is computed to take as long as before",

@@ -8,7 +8,7 @@ use crate::{
     search::Best,
 };
 use paceline_job::{
-    Time,
+    Pass, Time,
     graph::{Graph, OperationId},
 };
 use paceline_replay::graph::{Piece, Played, critical_path};
@@ -52,7 +52,7 @@ pub(crate) fn improve(evaluator: &mut Evaluator<'_>, best: &mut Best) -> Result<
         }
     }
     let candidate = before.cut(cheapest.1);
-    best.offer(candidate.clone(), cheapest.0, || said(&candidate));
+    best.offer(candidate.clone(), cheapest.0, Pass::TensorFusion, || said(&candidate));
     refine(evaluator, best, &needed)
 }
 
@@ -94,7 +94,7 @@ fn refine(
                 continue;
             }
             let value = evaluator.estimate(&candidate);
-            moved |= best.offer(candidate.clone(), value, || said(&candidate));
+            moved |= best.offer(candidate.clone(), value, Pass::TensorFusion, || said(&candidate));
         }
         if !moved {
             break;

@@ -62,10 +62,11 @@ pub fn optimize(
     let (after, candidate, chosen) = best;
     decisions.extend(chosen);
     let advice = advice::given(&mut evaluator, &candidate, after)?;
+    let suggestions = Outcome::suggestions(&decisions, fit.recomputed(), &advice);
     let settings = candidate.settings(&task.scenario.settings);
     let fusion = candidate.fusion(fit.layered.as_ref());
     Ok(Outcome {
-        plan: Plan { settings, fusion },
+        plan: Plan { settings, fusion, batch: fit.batch(), advice: suggestions },
         decisions,
         advice,
         before_ms: before,

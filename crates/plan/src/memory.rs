@@ -9,10 +9,10 @@ use crate::{
     task::{Limits, Task},
 };
 use paceline_job::{
-    ByteSize,
+    Batch, ByteSize, Pass,
     graph::layered::{LayerTimes, Layered},
 };
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 /// Numbers of passes that are tried.
 const PASSES: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -24,7 +24,8 @@ pub(crate) struct Fit {
     before: Option<u64>,
     after: Option<u64>,
     recomputed: Vec<Arc<str>>,
-    passes: u32,
+    /// What has to be done to fit; nothing if `None`.
+    way: Option<Way>,
     original: Option<Layered>,
 }
 
@@ -37,7 +38,7 @@ impl Fit {
             before,
             after: before,
             recomputed: Vec::new(),
-            passes: 1,
+            way: None,
             original: task.layered.clone(),
         };
         let Some(limit) = limits.memory else { return Ok(fit) };
@@ -57,7 +58,7 @@ impl Fit {
             layered: Some(best.applied(layered)),
             after: Some(best.peak),
             recomputed: recomputed.collect(),
-            passes: best.passes,
+            way: Some(best),
             ..fit
         })
     }
@@ -68,33 +69,59 @@ impl Fit {
         evaluator: &mut Evaluator<'_>,
         start: &Candidate,
     ) -> Result<Vec<Decision>, PlanError> {
-        let (Some(original), Some(fitting)) = (&self.original, &self.layered) else {
+        let (Some(original), Some(way)) = (&self.original, &self.way) else {
             return Ok(Vec::new());
         };
-        if original == fitting {
-            return Ok(Vec::new());
+        let mut decisions = Vec::new();
+        let mut now = evaluator.estimate_of(original.clone(), start)?;
+        let mut decide = |pass, what: String, with: Layered| -> Result<(), PlanError> {
+            let next = evaluator.estimate_of(with, start)?;
+            let what = format!("to fit into memory, {what}");
+            // The runtime counts passes; it cannot make a program run layers again.
+            let applied = pass == Pass::GradientAccumulation;
+            decisions.push(Decision { pass, what, expected_gain_ms: now - next, applied });
+            now = next;
+            Ok(())
+        };
+        if way.passes > 1 {
+            let passes = way.passes;
+            let part = match passes {
+                2 => "a half".to_string(),
+                8 => "an 8th".to_string(),
+                _ => format!("a {passes}th"),
+            };
+            let what = format!(
+                "make a step of {passes} passes over {part} of the batch (DistributedOptimizer(accumulate=None) \
+                 follows the plan)"
+            );
+            let only_passes = Way { recomputed: Vec::new(), ..way.clone() };
+            decide(Pass::GradientAccumulation, what, only_passes.applied(original))?;
         }
-        let before = evaluator.estimate_of(original.clone(), start)?;
-        let after = evaluator.estimate_of(fitting.clone(), start)?;
-        let mut parts = Vec::new();
-        if self.passes > 1 {
-            parts.push(format!(
-                "make a step of {} passes over a {} of the batch (DistributedOptimizer(accumulate={}))",
-                self.passes,
-                if self.passes == 2 { "half".to_string() } else { format!("{}th", self.passes) },
-                self.passes
-            ));
-        }
-        if !self.recomputed.is_empty() {
+        if !way.recomputed.is_empty() {
             let names: Vec<&str> = self.recomputed.iter().map(|name| &**name).collect();
-            parts.push(format!(
+            let what = format!(
                 "run the forward pass of {} again for the backward pass (torch.utils.checkpoint): {}",
-                if names.len() == 1 { "one layer".to_string() } else { format!("{} layers", names.len()) },
+                if names.len() == 1 {
+                    "one layer".to_string()
+                } else {
+                    format!("{} layers", names.len())
+                },
                 names.join(", ")
-            ));
+            );
+            decide(Pass::Recomputation, what, way.applied(original))?;
         }
-        let what = format!("to fit into memory, {}", parts.join("; and "));
-        Ok(vec![Decision { what, expected_gain_ms: before - after }])
+        Ok(decisions)
+    }
+
+    /// For the plan.
+    pub fn batch(&self) -> Batch {
+        let passes = self.way.as_ref().and_then(|way| NonZeroU32::new(way.passes));
+        passes.map_or(Batch::default(), |accumulate| Batch { accumulate })
+    }
+
+    /// Layers whose forward pass is run again.
+    pub fn recomputed(&self) -> &[Arc<str>] {
+        &self.recomputed
     }
 
     /// For the outcome.
@@ -104,12 +131,13 @@ impl Fit {
             after: ByteSize(self.after?),
             limit: limits.memory,
             recomputed: self.recomputed.clone(),
-            passes: self.passes,
+            passes: self.batch().accumulate.get(),
         })
     }
 }
 
 /// A way to need less.
+#[derive(Clone)]
 struct Way {
     passes: u32,
     /// Layers by their place.

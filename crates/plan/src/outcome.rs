@@ -1,6 +1,6 @@
 //! What came out of planning, for people and for files.
 
-use paceline_job::{ByteSize, Plan};
+use paceline_job::{ByteSize, Pass, Plan, Suggestion};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -43,21 +43,56 @@ pub struct PartialUse {
 /// Something that the plan changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
+    /// What kind of change.
+    pub pass: Pass,
     /// In plain words.
     pub what: String,
     /// What a step is expected to take less.
     pub expected_gain_ms: f64,
+    /// Whether whoever applies the plan applies it; otherwise the program must be changed, and the plan file has it as a
+    /// suggestion.
+    pub applied: bool,
 }
 
 /// Something that would help and that a plan file cannot do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
+    /// What kind of change.
+    pub pass: Pass,
     /// In plain words, with how to do it.
     pub what: String,
     /// What a step is expected to take less, with the plan applied.
     pub expected_gain_ms: f64,
     /// What it takes for granted, or costs elsewhere.
     pub condition: String,
+}
+
+impl Outcome {
+    /// What people have to do themselves, for the plan file.
+    pub(crate) fn suggestions(
+        decisions: &[Decision],
+        recomputed: &[Arc<str>],
+        advice: &[Advice],
+    ) -> Vec<Suggestion> {
+        let suggestion = |pass, what: &str, expected_gain_ms: f64| {
+            let about = if pass == Pass::Recomputation { recomputed } else { &[] };
+            let layers = about.iter().map(ToString::to_string).collect();
+            let what = what.to_string();
+            // Files are for people too; a microsecond is more than anybody can promise.
+            let expected_gain_ms = (expected_gain_ms * 1e3_f64).round() / 1e3;
+            Suggestion { pass, what, expected_gain_ms, layers, applied: false }
+        };
+        let needed = decisions.iter().filter(|decision| !decision.applied);
+        let needed = needed.map(|one| suggestion(one.pass, &one.what, one.expected_gain_ms));
+        let possible = advice.iter().map(|one| {
+            let what = match one.condition.as_str() {
+                "none" => one.what.clone(),
+                condition => format!("{}; but: {condition}", one.what),
+            };
+            suggestion(one.pass, &what, one.expected_gain_ms)
+        });
+        needed.chain(possible).collect()
+    }
 }
 
 /// What a worker needs at its fullest.

@@ -8,6 +8,7 @@ use crate::{
     outcome::Decision,
     settings,
 };
+use paceline_job::Pass;
 
 /// A round that gains less than this share is the last.
 const WORTH_A_ROUND: f64 = 0.001;
@@ -34,13 +35,14 @@ impl Best {
         &mut self,
         candidate: Candidate,
         value: f64,
+        pass: Pass,
         what: impl FnOnce() -> String,
     ) -> bool {
         if value.is_nan() || value >= self.value * (1.0 - WORTH_A_CHANGE) {
             return false;
         }
         let expected_gain_ms = self.value - value;
-        self.decisions.push(Decision { what: what(), expected_gain_ms });
+        self.decisions.push(Decision { pass, what: what(), expected_gain_ms, applied: true });
         (self.candidate, self.value) = (candidate, value);
         true
     }
@@ -71,15 +73,15 @@ fn coarsen(evaluator: &mut Evaluator<'_>, best: &mut Best) {
         best.candidate.cuts.iter().zip(&cuts).map(|(one, other)| *one && *other).collect();
     let candidate = best.candidate.cut(together);
     let value = evaluator.estimate(&candidate);
-    best.offer(candidate, value, || "send the tensors of a layer together".to_string());
+    let what = || "send the tensors of a layer together".to_string();
+    best.offer(candidate, value, Pass::TensorFusion, what);
 }
 
 /// One decision for each setting and one for all groups, however many turns it took to make them.
 fn merged(decisions: Vec<Decision>) -> Vec<Decision> {
     let mut merged: Vec<Decision> = Vec::new();
     for decision in decisions {
-        let subject = |text: &str| text.split(['=', ' ']).next().map(str::to_string);
-        match merged.iter_mut().find(|other| subject(&other.what) == subject(&decision.what)) {
+        match merged.iter_mut().find(|other| other.pass == decision.pass) {
             Some(other) => {
                 other.expected_gain_ms += decision.expected_gain_ms;
                 other.what = decision.what;
@@ -100,19 +102,20 @@ pub(crate) fn explained(
     let mut decisions = Vec::new();
     let mut now = start.clone();
     let mut value = evaluator.estimate(start);
-    let mut go = |next: Candidate, what: String| {
+    let mut go = |next: Candidate, pass: Pass, what: String| {
         if next != now {
             let after = evaluator.estimate(&next);
-            decisions.push(Decision { what, expected_gain_ms: value - after });
+            let expected_gain_ms = value - after;
+            decisions.push(Decision { pass, what, expected_gain_ms, applied: true });
             (now, value) = (next, after);
         }
     };
     let strategy = Candidate { strategy: goal.strategy.clone(), ..start.clone() };
-    go(strategy.clone(), settings::said_strategy(goal));
+    go(strategy.clone(), Pass::Strategy, settings::said_strategy(goal));
     let partition = Candidate { partition: goal.partition, ..strategy };
-    go(partition.clone(), settings::said_partition(goal));
+    go(partition.clone(), Pass::TensorPartition, settings::said_partition(goal));
     let credit = Candidate { credit: goal.credit, ..partition };
-    go(credit, settings::said_credit(goal));
-    go(goal.clone(), fusion::said(goal));
+    go(credit, Pass::Credit, settings::said_credit(goal));
+    go(goal.clone(), Pass::TensorFusion, fusion::said(goal));
     decisions
 }

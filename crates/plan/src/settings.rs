@@ -1,7 +1,7 @@
 //! Strategy, partition and credit: every strategy once, then a climb over powers of two for the two best.
 
 use crate::{candidate::Candidate, evaluate::Evaluator, search::Best};
-use paceline_job::{ByteSize, StrategyChoice};
+use paceline_job::{ByteSize, Pass, StrategyChoice};
 use paceline_sync::strategy;
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +32,7 @@ pub(crate) fn improve(evaluator: &mut Evaluator<'_>, best: &mut Best) {
     ranked.dedup_by(|one, other| one.1 == other.1);
     if let Some((value, strategy)) = ranked.first().cloned() {
         let candidate = Candidate { strategy, ..best.candidate.clone() };
-        best.offer(candidate.clone(), value, || said_strategy(&candidate));
+        best.offer(candidate.clone(), value, Pass::Strategy, || said_strategy(&candidate));
     }
     for (_, strategy) in ranked.into_iter().take(CLOSELY) {
         climb(evaluator, best, &strategy);
@@ -130,7 +130,7 @@ fn climb(evaluator: &mut Evaluator<'_>, best: &mut Best, strategy: &StrategyChoi
 /// Take several settings at once, as one decision each.
 fn take(evaluator: &mut Evaluator<'_>, best: &mut Best, goal: &Candidate, value: f64) {
     let before = (best.candidate.clone(), best.value);
-    if best.offer(goal.clone(), value, String::new) {
+    if best.offer(goal.clone(), value, Pass::TensorPartition, String::new) {
         best.decisions.pop();
         best.decisions.extend(crate::search::explained(evaluator, &before.0, goal));
     }

@@ -1,13 +1,13 @@
 //! Plans against all plans, where there are few enough to try them all; limits; and that chance repeats itself.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rate, Settings, StrategyChoice,
+    ByteSize, Dtype, Link, Pass, Rate, Settings, StrategyChoice,
     graph::layered::{Group, LayerTimes, Layered},
     trace::{Layer, Tensor},
 };
 use paceline_plan::{Engine, Limits, Outcome, PlanError, Task, optimize};
 use paceline_replay::{ClusterConfig, WorkerConfig, graph::Scenario};
-use std::{ops::ControlFlow, time::Duration};
+use std::{collections::BTreeSet, ops::ControlFlow, time::Duration};
 
 /// Layers of one tensor each: elements, and microseconds forward and backward.
 fn task(layers: &[(u64, u64, u64)], workers: usize, rate: f64, crosses: bool) -> Task {
@@ -202,6 +202,57 @@ fn memory_limits_are_kept_or_refused() {
     }
     let error = limited(4 * 5 * 4000 - 1).unwrap_err();
     assert!(matches!(error, PlanError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn every_pass_is_named_with_what_it_is_expected_to_gain() {
+    let even = task(&[(250_000, 400, 800); 5], 4, 1e9, false);
+    // Small tensors that take long to hand over.
+    let small = task(&[(1000, 100, 200); 5], 2, 100e9, true);
+    let small = Task { post: Duration::from_micros(60), ..small };
+    let slow = task(&[(900_000, 50, 80); 4], 4, 1e9, true);
+    // A host that is slow between layers, so that few passes are better than many.
+    let tight = task(&[(1000, 100, 200); 5], 2, 1e9, true);
+    let needed = tight.layered.as_ref().unwrap().peak_memory().unwrap();
+    let mut gaps = tight.clone();
+    for times in gaps.layered.as_mut().unwrap().workers.iter_mut().flat_map(|one| &mut one.steps) {
+        times.iter_mut().for_each(|times| times.forward_gap = 100_000);
+    }
+    let mut named = BTreeSet::new();
+    for (task, memory) in [
+        (even, None),
+        (small, None),
+        (slow, None),
+        (tight, Some(needed - 13_500)),
+        (gaps, Some(needed - 3_000)),
+    ] {
+        let limits = Limits { memory: memory.map(ByteSize), ..Limits::default() };
+        let found = plan(&task, &limits);
+        named.extend(found.decisions.iter().map(|decision| decision.pass));
+        named.extend(found.advice.iter().map(|advice| advice.pass));
+        assert!(found.decisions.iter().all(|decision| decision.expected_gain_ms.is_finite()));
+        // What nobody applies is in the file, and said to be so.
+        let left = found.decisions.iter().filter(|decision| !decision.applied).count();
+        assert_eq!(found.plan.advice.len(), left + found.advice.len());
+        assert!(found.plan.advice.iter().all(|suggestion| !suggestion.applied));
+        let memory = found.memory.unwrap();
+        assert_eq!(found.plan.batch.accumulate.get(), memory.passes);
+        let recomputed = found.plan.advice.iter().find(|one| one.pass == Pass::Recomputation);
+        assert_eq!(recomputed.map_or(0, |one| one.layers.len()), memory.recomputed.len());
+    }
+    let passes = [
+        Pass::TensorFusion,
+        Pass::TensorPartition,
+        Pass::Strategy,
+        Pass::Credit,
+        Pass::OpFusion,
+        Pass::Recomputation,
+        Pass::GradientAccumulation,
+        Pass::MixedPrecision,
+    ];
+    for pass in passes {
+        assert!(named.contains(&pass), "{pass:?} is not among {named:?}");
+    }
 }
 
 #[test]

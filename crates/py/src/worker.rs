@@ -96,6 +96,12 @@ impl Worker {
         Ok(self.view()?.fusion.groups.clone())
     }
 
+    /// Backward passes that make one step, as a plan says.
+    #[getter]
+    fn accumulate(&self) -> PyResult<u32> {
+        Ok(self.view()?.batch.accumulate.get())
+    }
+
     /// Begin the step after the last; its number. Operations that are posted from now on belong to it. Every worker
     /// does so between the same two operations. Other settings, if some were agreed for this step, are in force then.
     fn begin_step(&self, py: Python<'_>) -> PyResult<u64> {

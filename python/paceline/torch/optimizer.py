@@ -35,7 +35,8 @@ class DistributedOptimizer(Optimizer):
 
     Use it as you would use ``optimizer``: learning-rate schedulers, ``state_dict`` and ``GradScaler`` take
     it. ``scheduled=False`` sends gradients in the order they come. ``accumulate`` backward passes make one
-    step (or use :meth:`no_sync`). Workers begin with the parameters and buffers of worker 0, unless
+    step (or use :meth:`no_sync`); with ``accumulate=None`` as many as the plan says, for a program that cuts its
+    batches into :attr:`accumulate` parts. Workers begin with the parameters and buffers of worker 0, unless
     ``broadcast=False``.
 
     >>> world.init()
@@ -52,7 +53,7 @@ class DistributedOptimizer(Optimizer):
         model: nn.Module,
         *,
         scheduled: bool = True,
-        accumulate: int = 1,
+        accumulate: int | None = 1,
         broadcast: bool = True,
     ) -> None:
         _refuse(optimizer, accumulate)
@@ -60,7 +61,7 @@ class DistributedOptimizer(Optimizer):
         self._inner = optimizer
         self._worker = world.membership().worker
         self._scheduled = scheduled
-        self._accumulate = accumulate
+        self._accumulate = self._worker.accumulate if accumulate is None else accumulate
         self._syncing = True
         self._pending: Step | None = None
         self._order = Order()
@@ -87,6 +88,11 @@ class DistributedOptimizer(Optimizer):
         self._attachments = self._attach(model)
 
     # What users of optimizers look at.
+
+    @property
+    def accumulate(self) -> int:
+        """Backward passes that make one step."""
+        return self._accumulate
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -435,7 +441,7 @@ def clip_grad_norm_(
     return total
 
 
-def _refuse(optimizer: Optimizer, accumulate: int) -> None:
+def _refuse(optimizer: Optimizer, accumulate: int | None) -> None:
     if isinstance(optimizer, DistributedOptimizer):
         raise PacelineError("this optimizer is a DistributedOptimizer already")
     if not isinstance(optimizer, Optimizer):
@@ -446,7 +452,7 @@ def _refuse(optimizer: Optimizer, accumulate: int) -> None:
                 f"{base.__name__} updates a parameter by reading others, so updates cannot overlap the forward "
                 "pass; use it with DDP and the paceline backend"
             )
-    if accumulate < 1:
+    if accumulate is not None and accumulate < 1:
         raise PacelineError(f"accumulate must be 1 or more, not {accumulate}")
 
 

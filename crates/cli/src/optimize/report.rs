@@ -70,6 +70,11 @@ impl Report {
             let what = decision.what.replace(['\n', '\r'], " ");
             let _ = writeln!(text, "#   {:+.2} ms: {what}", -decision.expected_gain_ms);
         }
+        if !self.outcome.plan.advice.is_empty() {
+            text.push_str(
+                "# What [[advice]] says is not applied: these are changes of the program.\n",
+            );
+        }
         text.push('\n');
         text + &self.outcome.plan.to_toml()
     }
@@ -81,7 +86,7 @@ impl Report {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{} workers, {}.\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% less). \
+            "{} workers, {}.\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% {}). \
              {} replays in {:.1} s; {} more were spared by playing tensors by themselves.",
             self.workers,
             if self.one_host {
@@ -91,7 +96,8 @@ impl Report {
             },
             outcome.before_ms,
             outcome.after_ms,
-            self.gain(),
+            self.gain().abs(),
+            if self.gain() < 0.0 { "more, to fit into memory" } else { "less" },
             outcome.replays,
             self.seconds,
             outcome.partial.spared,
@@ -117,6 +123,9 @@ impl Report {
         }
         for decision in &outcome.decisions {
             let _ = writeln!(text, "  {:>+9.2} ms  {}", -decision.expected_gain_ms, decision.what);
+            if !decision.applied {
+                text.push_str("                not applied by the plan: change the program\n");
+            }
         }
         if !outcome.advice.is_empty() {
             text.push_str("\nAdvice, which a plan cannot apply:\n");

@@ -35,7 +35,7 @@ pub struct Launch {
 impl Launch {
     /// Start the coordinator.
     pub fn prepare(arguments: &RunArgs, notes: &Notes) -> Result<Launch> {
-        let Plan { settings, fusion } = arguments.settings.plan()?;
+        let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
         let variable = |name: &str| std::env::var(name).ok();
         let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
             Err(NetError::SecretMissing) => Secret::random()?,
@@ -50,6 +50,7 @@ impl Launch {
         let coordinator = Coordinator::start(CoordinatorConfig {
             settings,
             fusion,
+            batch,
             join_timeout,
             log: Log::to(move |line| log.say(line)),
             quiet: arguments.quiet,

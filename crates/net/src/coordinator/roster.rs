@@ -1,7 +1,7 @@
 //! Who has joined so far and which ranks they get: pure bookkeeping, without sockets or clocks.
 
 use super::message::{Join, Refusal};
-use paceline_job::{Fusion, Measured, Rank, Settings, View, ViewVersion, Worker};
+use paceline_job::{Batch, Fusion, Measured, Rank, Settings, View, ViewVersion, Worker};
 use std::time::Duration;
 
 /// A worker that was let in; never given twice.
@@ -105,6 +105,7 @@ impl Roster {
             settings,
             measured: Measured::default(),
             fusion,
+            batch: Batch::default(),
         };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())
     }
