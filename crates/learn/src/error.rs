@@ -19,4 +19,7 @@ pub enum LearnError {
     /// Give more noise: measurements at the same place contradict each other.
     #[error("the measurements cannot be explained: their covariance has no root")]
     NotPositive,
+    /// Train weights with this version of the program (`paceline learn metanet`), or leave them out to use its own.
+    #[error("these weights cannot be used: {0}")]
+    Weights(&'static str),
 }

@@ -7,6 +7,7 @@
 pub mod bayes;
 mod error;
 pub mod matrix;
+pub mod metanet;
 pub mod nn;
 mod random;
 
