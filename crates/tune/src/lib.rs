@@ -10,6 +10,7 @@ mod candidate;
 mod decision;
 mod detector;
 mod logged;
+pub mod metanet;
 mod method;
 pub mod searcher;
 mod space;

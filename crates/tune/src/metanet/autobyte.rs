@@ -1,0 +1,283 @@
+//! The meta-network as a predictor of a running job: what its metrics are in the network's words, and what the network
+//! learns when settings change. Whether anybody follows a prediction is not decided here.
+
+use crate::{Candidate, Surroundings, searcher::Predictor};
+use paceline_job::ByteSize;
+use paceline_learn::metanet::{
+    Choice, Conditions, MetaNetwork, STRATEGIES, Seen, TensorConditions, Transfer, WorkerConditions,
+};
+use paceline_sync::metrics::{JobMetrics, LayerMetrics, WorkerMetrics};
+use std::collections::{HashSet, VecDeque};
+
+/// Different settings whose speeds are remembered to learn from, as long as conditions stay alike.
+const REMEMBERED: usize = 6;
+/// Conditions are alike while rates and computation differ by less than this, as a logarithm.
+const ALIKE: f64 = 0.15;
+
+/// Predicts by a meta-network, which goes on learning from the job.
+#[derive(Clone, Debug)]
+pub struct AutoByte {
+    surroundings: Surroundings,
+    transfer: Transfer,
+    /// What different settings gave under conditions like the present ones.
+    recent: VecDeque<Conditions>,
+}
+
+impl AutoByte {
+    /// For a job in these surroundings, by the network that comes with the program.
+    pub fn new(surroundings: Surroundings) -> AutoByte {
+        AutoByte::with_network(surroundings, MetaNetwork::shipped())
+    }
+
+    /// By another network.
+    pub fn with_network(surroundings: Surroundings, network: MetaNetwork) -> AutoByte {
+        AutoByte { surroundings, transfer: Transfer::new(network), recent: VecDeque::new() }
+    }
+
+    /// How many measurements the network remembers of this job.
+    pub fn remembered(&self) -> usize {
+        self.transfer.remembered()
+    }
+}
+
+impl Predictor for AutoByte {
+    fn name(&self) -> &'static str {
+        "autobyte"
+    }
+
+    fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64> {
+        let conditions = conditions(seen, &self.surroundings);
+        let prepared = conditions.and_then(|conditions| self.transfer.prepare(&conditions));
+        let Some(prepared) = prepared else { return Vec::new() };
+        let choices: Vec<Option<Choice>> = candidates.iter().map(choice).collect();
+        let known: Vec<Choice> = choices.iter().copied().flatten().collect();
+        let mut speeds = self.transfer.seconds(&prepared, &known).into_iter().map(f64::recip);
+        let speed = |choice: Option<Choice>| choice.and_then(|_| speeds.next()).unwrap_or(f64::NAN);
+        choices.into_iter().map(speed).collect()
+    }
+
+    fn learn(&mut self, seen: &JobMetrics) {
+        let Some(now) = conditions(seen, &self.surroundings) else { return };
+        let Some(present) = now.seen else { return };
+        self.recent.retain(|before| are_alike(before, &now));
+        let other = |before: &Conditions| before.seen.filter(|seen| seen.choice != present.choice);
+        let mut learned = false;
+        for before in &self.recent {
+            // From each the other could have been predicted.
+            if let Some(seen) = other(before) {
+                self.transfer.remember(before, present);
+                self.transfer.remember(&now, seen);
+                learned = true;
+            }
+        }
+        if learned {
+            self.transfer.refine();
+        }
+        self.recent.retain(|before| other(before).is_some());
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now);
+    }
+}
+
+/// What metrics are to the network. `None` where nothing was measured that it could predict by.
+pub fn conditions(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Conditions> {
+    let hosts = &surroundings.hosts;
+    let uploads = rates(seen, hosts, |worker| worker.upload)?;
+    let downloads = rates(seen, hosts, |worker| worker.download)?;
+    let layer = |worker: &WorkerMetrics, place: usize| {
+        worker.layers.get(place).copied().unwrap_or_default()
+    };
+    let both = |layer: LayerMetrics| layer.forward + layer.backward;
+    let count = seen.workers.len() as f64;
+    let tensor = |(place, bytes): (usize, u64)| {
+        let layers = seen.workers.iter().map(|worker| layer(worker, place));
+        TensorConditions {
+            bytes: bytes as f64,
+            forward: layers.clone().map(|layer| layer.forward).sum::<f64>() / count,
+            backward: layers.clone().map(|layer| layer.backward).sum::<f64>() / count,
+            slowest: layers.map(both).fold(0.0, f64::max),
+        }
+    };
+    let sizes = seen.shape.tensors.iter().map(|tensor| tensor.bytes).enumerate();
+    let rates = uploads.into_iter().zip(downloads);
+    let workers = seen.workers.iter().zip(rates).map(|(worker, (upload, download))| {
+        let layers: f64 = worker.layers.iter().copied().map(both).sum();
+        WorkerConditions { upload, download, computation: layers + worker.rest }
+    });
+    let different: HashSet<&String> = hosts.iter().collect();
+    let speed = seen.speed();
+    let present = choice(&Candidate::of(&seen.settings)).filter(|_| speed > 0.0);
+    let conditions = Conditions {
+        tensors: sizes.map(tensor).collect(),
+        workers: workers.collect(),
+        hosts: different.len(),
+        latency: surroundings.latency.as_secs_f64(),
+        crosses_step: surroundings.crosses_step,
+        seen: present.map(|choice| Seen { choice, seconds: speed.recip() }),
+    };
+    (conditions.computation() > 0.0 && conditions.reference().is_some()).then_some(conditions)
+}
+
+/// Each worker's rate: its host's, as far as any worker there measured it, or else the mean of the others'. `None` if
+/// nobody measured any.
+fn rates(seen: &JobMetrics, hosts: &[String], pick: fn(&WorkerMetrics) -> f64) -> Option<Vec<f64>> {
+    let measured = |worker: &WorkerMetrics| Some(pick(worker)).filter(|rate| rate.is_normal());
+    let of_host = |host: Option<&String>| {
+        let there = seen.workers.iter().zip(hosts).filter(|(_, other)| Some(*other) == host);
+        there.filter_map(|(worker, _)| measured(worker)).reduce(f64::max)
+    };
+    let rates: Vec<Option<f64>> =
+        (0..seen.workers.len()).map(|rank| of_host(hosts.get(rank))).collect();
+    let known = rates.iter().copied().flatten();
+    let mean = known.clone().sum::<f64>() / known.count() as f64;
+    mean.is_normal().then(|| rates.into_iter().map(|rate| rate.unwrap_or(mean)).collect())
+}
+
+/// A candidate in the network's words. `None` if it has no embedding of the strategy.
+pub fn choice(candidate: &Candidate) -> Option<Choice> {
+    // Parameters of a strategy, such as the number of servers, are not told apart.
+    let name = candidate.strategy.0.split(':').next().unwrap_or_default();
+    let strategy = STRATEGIES.iter().position(|other| *other == name)?;
+    let credit = match candidate.credit {
+        ByteSize::UNLIMITED => f64::INFINITY,
+        ByteSize(bytes) => bytes as f64,
+    };
+    Some(Choice { strategy, partition: candidate.partition.0 as f64, credit })
+}
+
+/// Whether what a setting gave under one would be what it gives under the other.
+fn are_alike(one: &Conditions, other: &Conditions) -> bool {
+    let near = |one: f64, other: f64| (one / other).ln().abs() < ALIKE;
+    one.tensors.len() == other.tensors.len()
+        && one.workers.len() == other.workers.len()
+        && near(one.rate(), other.rate())
+        && near(one.computation(), other.computation())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Environment, Model, generate},
+        *,
+    };
+    use crate::Space;
+    use paceline_job::{Settings, StrategyChoice, ViewVersion};
+    use paceline_learn::Random;
+    use paceline_replay::{
+        ClusterConfig,
+        graph::{Network, metrics, play},
+    };
+    use std::{sync::Arc, time::Duration};
+
+    /// What a job of an invented model would show on an invented network.
+    fn shown(environment: &Environment, model: &Model, settings: &Settings) -> JobMetrics {
+        let layered = model.steps(&environment.hosts, &environment.slowness, environment.rest, 8);
+        let graph = layered.graph();
+        let network = Network::Engines {
+            view: Arc::new(environment.view(settings.clone())),
+            topology: environment.topology.clone(),
+            config: Box::new(ClusterConfig { traffic: true, ..environment.config.clone() }),
+        };
+        let played = play(&graph, &network).unwrap();
+        let shown = metrics(&graph, &played).unwrap();
+        JobMetrics {
+            step: 8,
+            view: ViewVersion(1),
+            settings: settings.clone(),
+            shape: shown.shape,
+            workers: shown.workers,
+        }
+    }
+
+    fn ring() -> Settings {
+        let strategy = StrategyChoice("ring".to_string());
+        Settings { strategy, credit: ByteSize::mib(4), ..Settings::default() }
+    }
+
+    /// A job for which neither computation nor transfer is all that counts.
+    fn example() -> (Environment, Model, Surroundings) {
+        let mut random = Random::new(0);
+        let (environment, model) = loop {
+            let environment = Environment::invented(&mut random);
+            let model = Model::invented(&mut random);
+            let small = model.bytes() < 60_000_000 && environment.hosts.len() == 4;
+            if small && environment.is_even() && environment.crosses_step {
+                break (environment, model);
+            }
+        };
+        let slowness = generate::device(&model, &environment, &mut random);
+        let environment = Environment { slowness: vec![slowness; 4], ..environment };
+        let surroundings = Surroundings::of(&environment.view(ring()));
+        (environment, model, surroundings)
+    }
+
+    #[test]
+    fn what_a_job_shows_is_what_the_network_learned_from() {
+        let (environment, model, surroundings) = example();
+        let seen = shown(&environment, &model, &ring());
+        let found = conditions(&seen, &surroundings).unwrap();
+        let wanted = generate::conditions(&model, &environment, &mut Random::new(1));
+        let near = |one: f64, other: f64, most: f64| {
+            assert!((one / other).ln().abs() < most, "{one} {other}");
+        };
+        near(found.bytes(), wanted.bytes(), 1e-6);
+        near(found.computation(), wanted.computation(), 0.1);
+        near(found.rate(), wanted.rate(), 0.35);
+        near(found.latency, wanted.latency, 1e-6);
+        assert_eq!(found.hosts, wanted.hosts);
+        assert_eq!(found.tensors.len(), wanted.tensors.len());
+    }
+
+    #[test]
+    fn every_candidate_with_a_known_strategy_has_a_speed() {
+        let (environment, model, surroundings) = example();
+        let seen = shown(&environment, &model, &ring());
+        let names = ["ring", "parameter_server:2", "gossip"];
+        let strategies = names.map(|name| StrategyChoice(name.to_string())).to_vec();
+        let candidates = Space::of(&seen.shape, strategies).candidates();
+        let speeds = AutoByte::new(surroundings).predict(&seen, &candidates);
+        assert_eq!(speeds.len(), candidates.len());
+        for (candidate, speed) in candidates.iter().zip(speeds) {
+            assert_eq!(speed > 0.0, candidate.strategy.0 != "gossip", "{candidate}: {speed}");
+        }
+    }
+
+    #[test]
+    fn where_no_rate_was_measured_nothing_is_said() {
+        let (environment, model, surroundings) = example();
+        let mut seen = shown(&environment, &model, &ring());
+        let candidate = Candidate::of(&ring());
+        let mut predictor = AutoByte::new(surroundings);
+        // One worker that measured nothing is taken to be like the others.
+        seen.workers[0].upload = 0.0;
+        assert_eq!(predictor.predict(&seen, std::slice::from_ref(&candidate)).len(), 1);
+        seen.workers.iter_mut().for_each(|worker| worker.upload = 0.0);
+        assert!(predictor.predict(&seen, &[candidate]).is_empty());
+    }
+
+    #[test]
+    fn it_learns_from_changes_of_settings_under_conditions_that_stay() {
+        let (environment, model, surroundings) = example();
+        let mut predictor =
+            AutoByte::new(Surroundings { latency: Duration::from_micros(50), ..surroundings });
+        let first = shown(&environment, &model, &ring());
+        predictor.learn(&first);
+        predictor.learn(&first);
+        assert_eq!(predictor.remembered(), 0);
+        let mut second = first.clone();
+        second.settings.partition = ByteSize::kib(256);
+        predictor.learn(&second);
+        assert_eq!(predictor.remembered(), 2);
+        // A wire of half the rate says nothing about what other settings would have given before.
+        let mut third = first.clone();
+        third.settings.partition = ByteSize::mib(4);
+        for worker in &mut third.workers {
+            worker.upload /= 2.0;
+            worker.download /= 2.0;
+        }
+        predictor.learn(&third);
+        assert_eq!(predictor.remembered(), 2);
+    }
+}
