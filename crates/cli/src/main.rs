@@ -4,6 +4,7 @@
 mod bench;
 mod coordinator;
 mod exit;
+mod learn;
 mod optimize;
 mod replay;
 mod run;
@@ -47,6 +48,9 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
+    /// Learn anew what the program predicts with.
+    #[command(subcommand)]
+    Learn(learn::LearnCommand),
     Optimize(optimize::OptimizeArgs),
     Replay(replay::ReplayArgs),
     Strategies(strategies::StrategiesArgs),
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
+        Command::Learn(command) => learn::run(command),
         Command::Optimize(arguments) => optimize::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
