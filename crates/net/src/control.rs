@@ -128,14 +128,14 @@ impl Control {
         self.desk.state().participant.view().clone()
     }
 
-    /// Begin a step, or the next if none is named. Waits only for the outcome of a change that was promised.
+    /// Begin a step, or the next if none is named: step 1 if none has begun, since what was done before is step 0. Waits only for the outcome of a change that was promised.
     pub(crate) fn begin(&self, step: Option<u64>) -> Result<Begun> {
         let mut waiting = None;
         let mut state = self.desk.state();
         // Each turn ends the wait, or follows news of the coordinator's; it is bounded by the time that operations have.
         loop {
             let State { participant, outgoing, .. } = &mut *state;
-            let step = step.unwrap_or(participant.next());
+            let step = step.unwrap_or(participant.next().max(1));
             let begin = participant.begin(step, outgoing);
             let coordinator = || self.desk.coordinator.clone();
             match begin {
@@ -195,7 +195,9 @@ impl Control {
             }
             Line::Over => None,
         };
-        if let Some(channel) = channel {
+        if let Some(mut channel) = channel {
+            let next = self.desk.state().participant.leave();
+            let _ = channel.send(&WorkerMessage::Agreement(next));
             let _ = channel.leave(fate);
         }
         self.desk.disconnect();

@@ -27,7 +27,7 @@ use crate::{
 };
 use door::{Arrival, Doorman};
 use paceline_job::{Batch, Fusion, Rank, Settings, View};
-use paceline_sync::agreement::{Parting, Registrar, Summons};
+use paceline_sync::agreement::{Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
     net::{Shutdown, SocketAddr},
@@ -441,8 +441,7 @@ impl Service {
         }
         if let Some(registrar) = &mut self.registrar {
             let mut summons = Vec::new();
-            let parting = if fate == Fate::Finished { Parting::Left } else { Parting::Lost };
-            registrar.gone(rank, parting, &mut summons);
+            registrar.gone(rank, &mut summons);
             self.summon(summons);
         }
         self.shared.set_progress(match self.members.len() {

@@ -189,8 +189,9 @@ impl Worker {
         self.begin(Some(step), || ()).map(|begun| begun.view)
     }
 
-    /// Begin the step after the last, for programs that do not count; its number. If a view comes in force, `settle`
-    /// is called first: it sees that everything that was started before is posted.
+    /// Begin the step after the last, for programs that do not count; its number. The first call begins step 1: what was
+    /// posted before belongs to step 0. If a view comes in force, `settle` is called first: it sees that everything that
+    /// was started before is posted.
     pub fn begin_next_step(&self, settle: impl FnOnce()) -> Result<u64> {
         self.begin(None, settle).map(|begun| begun.step)
     }

@@ -27,7 +27,7 @@ use std::{
     net::TcpListener,
     sync::{Arc, Mutex, mpsc::channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -310,6 +310,21 @@ fn rank_0_that_hosts_the_coordinator_serves_proposals_too() {
         let workers = [0, 1].map(|rank| scope.spawn(move || work(rank)));
         for worker in workers {
             worker.join().unwrap();
+        }
+    });
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_beginning_a_step_costs() {
+    cluster::run(1, settings("ring", 16, ByteSize::mib(1)), Wiring::Shared, |worker| {
+        const STEPS: u64 = 1_000_000;
+        for round in 0..5 {
+            let since = Instant::now();
+            for step in 0..STEPS {
+                std::hint::black_box(worker.begin_step(round * STEPS + step).unwrap());
+            }
+            println!("{:.1} ns a step", since.elapsed().as_nanos() as f64 / STEPS as f64);
         }
     });
 }

@@ -5,6 +5,7 @@
 //! predicted, or tested under thousands of seeds, in milliseconds. It is deterministic: a script, a
 //! configuration and a seed give the same run everywhere.
 
+pub mod agreement;
 mod cluster;
 mod config;
 pub mod contents;

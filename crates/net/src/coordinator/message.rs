@@ -312,7 +312,8 @@ fn checked(join: Join) -> Result<Join> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_job::Settings;
+    use paceline_job::{ByteSize, Settings};
+    use paceline_sync::agreement::{Agreed, Ballot, Change, MAXIMUM_STEP, Objection};
 
     fn join(host: &str) -> WorkerMessage {
         WorkerMessage::Join(Join {
@@ -328,12 +329,27 @@ mod tests {
         Measured { memory: None, wire: Some(Link { rate: rate.parse().unwrap(), latency }) }
     }
 
+    fn propose(settings: Settings, next: u64) -> ToRegistrar {
+        let change = Change::Settings(settings);
+        ToRegistrar::Propose { proposal: 1, after: ViewVersion(1), change, next }
+    }
+
+    fn prepare(settings: Settings, step: u64) -> ToParticipant {
+        let (ballot, version) = (Ballot(1), ViewVersion(2));
+        ToParticipant::Prepare { ballot, step, version, change: Change::Settings(settings) }
+    }
+
     #[test]
     fn messages_survive_the_wire() {
         for message in [
             join("a"),
             WorkerMessage::Measured(measured("1gbit", 20_000)),
             WorkerMessage::Measured(Measured::default()),
+            WorkerMessage::Agreement(propose(Settings::default(), 7)),
+            WorkerMessage::Agreement(ToRegistrar::Promise { ballot: Ballot(1), next: 7 }),
+            WorkerMessage::Agreement(ToRegistrar::Refuse { ballot: Ballot(1), next: 7 }),
+            WorkerMessage::Agreement(ToRegistrar::InForce { version: ViewVersion(2), next: 7 }),
+            WorkerMessage::Agreement(ToRegistrar::Leave { next: 7 }),
             WorkerMessage::Leave { fate: Fate::Finished },
             WorkerMessage::Leave { fate: Fate::Failed { reason: "out of memory".to_string() } },
         ] {
@@ -350,9 +366,21 @@ mod tests {
             waited: Duration::from_millis(1500),
             missing: vec![Rank(1)],
         });
-        for message in
-            [welcome, refused, CoordinatorMessage::Gone { rank: Rank(0), fate: Fate::Lost }]
-        {
+        let agreed = Ok(Agreed { version: ViewVersion(2), step: 9 });
+        let overtaken = Objection::Overtaken { made_for: ViewVersion(1), by: ViewVersion(2) };
+        for message in [
+            welcome,
+            refused,
+            CoordinatorMessage::Gone { rank: Rank(0), fate: Fate::Lost },
+            CoordinatorMessage::Agreement(prepare(Settings::default(), 9)),
+            CoordinatorMessage::Agreement(ToParticipant::Commit { ballot: Ballot(3) }),
+            CoordinatorMessage::Agreement(ToParticipant::Abort { ballot: Ballot(3) }),
+            CoordinatorMessage::Agreement(ToParticipant::Decided { proposal: 1, outcome: agreed }),
+            CoordinatorMessage::Agreement(ToParticipant::Decided {
+                proposal: 1,
+                outcome: Err(overtaken),
+            }),
+        ] {
             assert_eq!(decode_coordinator_message(&encode(&message)).unwrap(), message);
         }
     }
@@ -404,6 +432,34 @@ mod tests {
         };
         assert!(decode_coordinator_message(&encode(&outside)).is_err());
         assert!(decode_worker_message(&[b'['; 60_000]).is_err());
+    }
+
+    #[test]
+    fn changes_that_cannot_be_and_steps_that_nobody_reaches_are_refused() {
+        let no_credit = || Settings { credit: ByteSize(0), ..Settings::default() };
+        let beyond = MAXIMUM_STEP + 1;
+        for message in [
+            propose(no_credit(), 0),
+            propose(Settings::default(), beyond),
+            ToRegistrar::Promise { ballot: Ballot(1), next: beyond },
+            ToRegistrar::Refuse { ballot: Ballot(1), next: u64::MAX },
+            ToRegistrar::InForce { version: ViewVersion(2), next: u64::MAX },
+            ToRegistrar::Leave { next: u64::MAX },
+        ] {
+            let bytes = encode(&WorkerMessage::Agreement(message));
+            let refused = decode_worker_message(&bytes);
+            assert!(matches!(refused, Err(NetError::Malformed { what: "agreement", .. })));
+            assert!(decode_join(&bytes).is_err());
+        }
+        let never = Ok(Agreed { version: ViewVersion(2), step: u64::MAX });
+        for message in [
+            prepare(no_credit(), 0),
+            prepare(Settings::default(), beyond),
+            ToParticipant::Decided { proposal: 1, outcome: never },
+        ] {
+            let bytes = encode(&CoordinatorMessage::Agreement(message));
+            assert!(decode_coordinator_message(&bytes).is_err());
+        }
     }
 
     #[test]

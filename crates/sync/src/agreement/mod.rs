@@ -35,7 +35,7 @@ mod participant;
 mod registrar;
 
 pub use participant::{Begin, CannotPropose, Heard, Participant};
-pub use registrar::{Parting, Registrar, Summons};
+pub use registrar::{Registrar, Summons};
 
 use crate::{
     resolver::check_strategy,
@@ -178,6 +178,8 @@ pub enum ToRegistrar {
     Refuse { ballot: Ballot, next: u64 },
     /// It has put that view in force.
     InForce { version: ViewVersion, next: u64 },
+    /// It begins no further step.
+    Leave { next: u64 },
 }
 
 /// From the registrar to a participant.
@@ -209,7 +211,8 @@ impl ToRegistrar {
             }
             ToRegistrar::Promise { next, .. }
             | ToRegistrar::Refuse { next, .. }
-            | ToRegistrar::InForce { next, .. } => is_step(*next),
+            | ToRegistrar::InForce { next, .. }
+            | ToRegistrar::Leave { next } => is_step(*next),
         }
     }
 }

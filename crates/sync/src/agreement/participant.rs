@@ -191,6 +191,11 @@ impl Participant {
         }
     }
 
+    /// What to say before leaving: no further step is begun.
+    pub fn leave(&self) -> ToRegistrar {
+        ToRegistrar::Leave { next: self.next }
+    }
+
     /// The registrar is gone, for good. A proposal that is undecided stays so.
     pub fn disconnect(&mut self) {
         self.connected = false;

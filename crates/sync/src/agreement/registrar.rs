@@ -16,15 +16,6 @@ pub struct Summons {
     pub message: ToParticipant,
 }
 
-/// How a worker is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
-    /// It said good-bye, and begins no further step.
-    Left,
-    /// It cannot be reached. It may be dead, or go on without us.
-    Lost,
-}
-
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct Registrar {
@@ -38,6 +29,8 @@ pub struct Registrar {
     workers: Vec<Option<Standing>>,
     /// The first that was lost: it may begin any step under the view it has, so there can be no other.
     lost: Option<Rank>,
+    /// The first step that no worker that left had begun.
+    left: u64,
     /// At most one for each worker, in the order they came.
     waiting: VecDeque<Proposal>,
     attempt: Option<Attempt>,
@@ -50,6 +43,8 @@ struct Standing {
     /// The first step it was not known to have begun.
     next: u64,
     in_force: ViewVersion,
+    /// The number of its latest proposal.
+    proposal: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -75,10 +70,11 @@ impl Registrar {
     /// For the workers of the first view. `measuring`: whether they are about to measure their links, which makes the
     /// second view; nothing is agreed before [`Registrar::measured`] is told.
     pub fn new(view: View, measuring: bool) -> Registrar {
-        let standing = Standing { next: 0, in_force: view.version };
+        let standing = Standing { next: 0, in_force: view.version, proposal: 0 };
         Registrar {
             workers: vec![Some(standing); view.size()],
             lost: None,
+            left: 0,
             since: 0,
             ready: !measuring,
             waiting: VecDeque::new(),
@@ -113,10 +109,14 @@ impl Registrar {
         let (ToRegistrar::Propose { next, .. }
         | ToRegistrar::Promise { next, .. }
         | ToRegistrar::Refuse { next, .. }
-        | ToRegistrar::InForce { next, .. }) = message;
+        | ToRegistrar::InForce { next, .. }
+        | ToRegistrar::Leave { next }) = message;
         standing.next = standing.next.max(next.min(MAXIMUM_STEP));
         match message {
+            // One that comes a second time was answered the first time.
+            ToRegistrar::Propose { proposal, .. } if proposal <= standing.proposal => {}
             ToRegistrar::Propose { proposal: number, after, change, .. } => {
+                standing.proposal = number;
                 let proposal = Proposal { by: from, number, after, change };
                 let deciding = self.attempt.as_ref().map(|attempt| &attempt.proposal);
                 if self.waiting.iter().chain(deciding).any(|other| other.by == from) {
@@ -142,27 +142,49 @@ impl Registrar {
                     self.take_next(out);
                 }
             }
+            ToRegistrar::Leave { .. } => {
+                let next = standing.next;
+                self.leave(from, next, out);
+            }
         }
     }
 
-    /// A worker is gone. One that left is asked nothing more. After one that was lost there are no changes: all keep
-    /// the view they have in common with it.
-    pub fn gone(&mut self, rank: Rank, parting: Parting, out: &mut Vec<Summons>) {
-        if self.workers.get_mut(rank.index()).and_then(Option::take).is_none() {
+    /// A worker's connection is gone. If it had not said that it leaves, it may live and begin any step under the view it
+    /// has: then all keep the view that they have in common with it.
+    pub fn gone(&mut self, rank: Rank, out: &mut Vec<Summons>) {
+        if self.remove(rank).is_none() {
             return;
         }
-        self.waiting.retain(|proposal| proposal.by != rank);
-        if parting == Parting::Lost {
-            self.lost = self.lost.or(Some(rank));
-            if let Some(Attempt { proposal, ballot, .. }) = self.attempt.take() {
-                self.tell_all(&ToParticipant::Abort { ballot }, out);
-                self.waiting.push_front(proposal);
-            }
-        } else if let Some(attempt) = &mut self.attempt {
-            attempt.awaited.retain(|awaited| *awaited != rank);
-            self.commit_if_promised(out);
+        self.lost = self.lost.or(Some(rank));
+        if let Some(Attempt { proposal, ballot, .. }) = self.attempt.take() {
+            self.tell_all(&ToParticipant::Abort { ballot }, out);
+            self.waiting.push_front(proposal);
         }
         self.take_next(out);
+    }
+
+    /// A worker will begin no further step, which is as good as a promise, unless it has gone too far already.
+    fn leave(&mut self, rank: Rank, next: u64, out: &mut Vec<Summons>) {
+        self.remove(rank);
+        self.left = self.left.max(next);
+        match &mut self.attempt {
+            Some(attempt) if attempt.step < next => {
+                if let Some(attempt) = self.attempt.take() {
+                    self.try_again(attempt, out);
+                }
+            }
+            Some(attempt) => {
+                attempt.awaited.retain(|awaited| *awaited != rank);
+                self.commit_if_promised(out);
+            }
+            None => {}
+        }
+        self.take_next(out);
+    }
+
+    fn remove(&mut self, rank: Rank) -> Option<Standing> {
+        self.waiting.retain(|proposal| proposal.by != rank);
+        self.workers.get_mut(rank.index())?.take()
     }
 
     /// Look at proposals until one is worth an attempt. Bounded by those that wait.
@@ -187,18 +209,33 @@ impl Registrar {
             } else if proposal.change.is_made(&self.view) {
                 let agreed = Agreed { version: by, step: self.since };
                 self.decide(&proposal, Ok(agreed), out);
-            } else {
+            } else if let Some(step) = self.free_step(1) {
                 let view = proposal.change.apply(&self.view);
-                return self.attempt(proposal, view, 1, out);
+                return self.attempt(proposal, view, step, 1, out);
+            } else {
+                self.decide(&proposal, Err(Objection::Outrun { attempts: 0 }), out);
             }
         }
     }
 
-    fn attempt(&mut self, proposal: Proposal, view: View, count: u32, out: &mut Vec<Summons>) {
+    /// A step for the attempt of this number that nobody is known to have begun, if there is one.
+    fn free_step(&self, count: u32) -> Option<u64> {
+        let present = self.workers.iter().flatten().map(|standing| standing.next);
+        let known = present.fold(self.left.max(self.since + 1), u64::max);
+        let step = known + (1 << (count - 1));
+        (count <= ATTEMPTS && step <= MAXIMUM_STEP).then_some(step)
+    }
+
+    fn attempt(
+        &mut self,
+        proposal: Proposal,
+        view: View,
+        step: u64,
+        count: u32,
+        out: &mut Vec<Summons>,
+    ) {
         self.ballot.0 += 1;
-        let known = self.workers.iter().flatten().map(|standing| standing.next).max().unwrap_or(0);
-        let distance = 1 << (count - 1);
-        let (ballot, step) = (self.ballot, known.max(self.since + 1) + distance);
+        let ballot = self.ballot;
         let (version, change) = (view.version, proposal.change.clone());
         let awaited = self.present();
         self.tell_all(&ToParticipant::Prepare { ballot, step, version, change }, out);
@@ -207,9 +244,9 @@ impl Registrar {
 
     fn try_again(&mut self, attempt: Attempt, out: &mut Vec<Summons>) {
         let Attempt { proposal, view, ballot, count, .. } = attempt;
-        if count < ATTEMPTS {
+        if let Some(step) = self.free_step(count + 1) {
             // Whoever promised is told by the next ballot that this one is over.
-            return self.attempt(proposal, view, count + 1, out);
+            return self.attempt(proposal, view, step, count + 1, out);
         }
         self.tell_all(&ToParticipant::Abort { ballot }, out);
         self.decide(&proposal, Err(Objection::Outrun { attempts: count }), out);
@@ -354,7 +391,7 @@ mod tests {
         promise_all(&mut registrar, &[0, 1], &mut said);
         let (ballot, _) = prepared(&said);
         said.clear();
-        registrar.gone(Rank(2), Parting::Lost, &mut said);
+        registrar.gone(Rank(2), &mut said);
         let lost = Err(Objection::WorkerLost { worker: Rank(2) });
         assert_eq!(outcomes(&said), [(Rank(0), lost.clone()), (Rank(1), lost.clone())]);
         for to in [0, 1].map(Rank) {
@@ -371,7 +408,8 @@ mod tests {
         let (mut registrar, mut said) = registrar(3);
         registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
         promise_all(&mut registrar, &[0, 1], &mut said);
-        registrar.gone(Rank(2), Parting::Left, &mut said);
+        registrar.hear(Rank(2), ToRegistrar::Leave { next: 1 }, &mut said);
+        registrar.gone(Rank(2), &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
         assert!(!said.iter().any(|summons| summons.to == Rank(2)
             && matches!(summons.message, ToParticipant::Commit { .. })));
@@ -382,19 +420,30 @@ mod tests {
             &mut said,
         );
         registrar.hear(Rank(1), propose(1, 2, settings(9), 5), &mut said);
-        registrar.gone(Rank(0), Parting::Left, &mut said);
-        registrar.gone(Rank(0), Parting::Left, &mut said);
+        registrar.hear(Rank(0), ToRegistrar::Leave { next: 50 }, &mut said);
+        registrar.gone(Rank(0), &mut said);
         registrar.hear(
             Rank(1),
             ToRegistrar::InForce { version: ViewVersion(2), next: 6 },
             &mut said,
         );
+        assert_eq!(prepared(&said).1, 51, "beyond what those who left had begun");
         promise_all(&mut registrar, &[1], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(3));
     }
 
     #[test]
-    fn answers_to_an_earlier_ballot_count_for_nothing() {
+    fn a_worker_that_leaves_beyond_the_step_has_as_good_as_refused_it() {
+        let (mut registrar, mut said) = registrar(2);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(Rank(1), ToRegistrar::Leave { next: 30 }, &mut said);
+        assert_eq!(prepared(&said).1, 32);
+        promise_all(&mut registrar, &[0], &mut said);
+        assert_eq!(registrar.view().version, ViewVersion(2));
+    }
+
+    #[test]
+    fn answers_to_an_earlier_ballot_and_repeated_proposals_count_for_nothing() {
         let (mut registrar, mut said) = registrar(2);
         registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
         let (old, step) = prepared(&said);
@@ -402,7 +451,9 @@ mod tests {
         registrar.hear(Rank(1), ToRegistrar::Refuse { ballot: old, next: step + 1 }, &mut said);
         registrar.hear(Rank(1), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
         registrar.hear(Rank(0), ToRegistrar::Refuse { ballot: old, next: 0 }, &mut said);
+        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
         assert_eq!(registrar.view().version, ViewVersion(1));
+        assert_eq!(outcomes(&said), []);
         promise_all(&mut registrar, &[1, 0], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
     }
@@ -421,15 +472,15 @@ mod tests {
             (unknown, "unknown strategy `rong`"),
             (serving, "start the job with it"),
         ];
-        for (settings, words) in refused {
+        for (number, (settings, words)) in (1..).zip(refused) {
             said.clear();
-            registrar.hear(Rank(0), propose(1, 1, settings, 0), &mut said);
+            registrar.hear(Rank(0), propose(number, 1, settings, 0), &mut said);
             let [(Rank(0), Err(objection))] = &outcomes(&said)[..] else { panic!("{said:?}") };
             assert!(objection.to_string().contains(words), "{objection}");
         }
         // What is so already needs no agreement.
         said.clear();
-        registrar.hear(Rank(0), propose(1, 1, Settings::default(), 0), &mut said);
+        registrar.hear(Rank(0), propose(9, 1, Settings::default(), 0), &mut said);
         let agreed = Agreed { version: ViewVersion(1), step: 0 };
         assert_eq!(outcomes(&said), [(Rank(0), Ok(agreed))]);
     }
