@@ -168,19 +168,12 @@ impl Control {
 
     /// Propose a change; its outcome is known later.
     pub(crate) fn propose(&self, change: Change) -> Result<Proposal> {
-        let mut state = self.desk.state();
-        let State { participant, outgoing, proposal } = &mut *state;
-        change.check(participant.view())?;
-        match participant.propose(change, outgoing) {
-            Ok(number) => {
-                let verdict = Arc::<OnceLock<Verdict>>::default();
-                *proposal = Some((number, verdict.clone()));
-                self.desk.waker.wake();
-                Ok(Proposal { desk: self.desk.clone(), verdict })
-            }
-            Err(CannotPropose::Undecided) => Err(Objection::Undecided.into()),
-            Err(CannotPropose::Disconnected) => Err(self.desk.gone()),
-        }
+        self.proposer().propose(change)
+    }
+
+    /// For those who propose on a thread of their own.
+    pub(crate) fn proposer(&self) -> Proposer {
+        Proposer(self.desk.clone())
     }
 
     /// Say good-bye. Whether the coordinator hears it or is gone already makes no difference to us.
@@ -201,6 +194,29 @@ impl Control {
             let _ = channel.leave(fate);
         }
         self.desk.disconnect();
+    }
+}
+
+/// Proposes changes for a worker, as long as that is there.
+#[derive(Debug)]
+pub(crate) struct Proposer(Arc<Desk>);
+
+impl Proposer {
+    /// Propose a change; its outcome is known later.
+    pub(crate) fn propose(&self, change: Change) -> Result<Proposal> {
+        let mut state = self.0.state();
+        let State { participant, outgoing, proposal } = &mut *state;
+        change.check(participant.view())?;
+        match participant.propose(change, outgoing) {
+            Ok(number) => {
+                let verdict = Arc::<OnceLock<Verdict>>::default();
+                *proposal = Some((number, verdict.clone()));
+                self.0.waker.wake();
+                Ok(Proposal { desk: self.0.clone(), verdict })
+            }
+            Err(CannotPropose::Undecided) => Err(Objection::Undecided.into()),
+            Err(CannotPropose::Disconnected) => Err(self.0.gone()),
+        }
     }
 }
 

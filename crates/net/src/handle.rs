@@ -6,7 +6,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
@@ -23,6 +23,8 @@ const FAILED: u8 = 2;
 #[derive(Default)]
 pub(crate) struct Completion {
     state: AtomicU8,
+    /// Whether somebody asked and heard that it ended: whoever knows that does not wait.
+    known: AtomicBool,
     ending: Mutex<Ending>,
 }
 
@@ -58,6 +60,19 @@ impl Completion {
                 Some(Err(ending.error.clone().expect("stored before the state")))
             }
         }
+    }
+
+    /// How it ended, if it has. From then on it is [known](Completion::is_known) to have.
+    pub(crate) fn ask(&self) -> Option<Outcome> {
+        let outcome = self.outcome();
+        if outcome.is_some() {
+            self.known.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 
     /// Call `callback` when it ends, which may be now.

@@ -13,10 +13,13 @@ mod handle;
 pub mod handshake;
 pub mod join;
 pub mod launch;
+mod metering;
 mod patience;
+mod pending;
 mod runtime;
 pub mod sealed;
 mod secret;
+mod tuning;
 mod worker;
 
 pub use buffer::{Buffer, SharedBuffer};
@@ -27,6 +30,7 @@ pub use error::{NetError, Result};
 pub use handle::Outcome;
 pub use handshake::{Connection, Encryption};
 pub use join::{ControlChannel, JoinConfig, Joined, join};
+pub use pending::{Buffers, Handle, Pending};
 pub use runtime::{
     driver::ReportSink,
     mesh::Transport,
@@ -38,4 +42,4 @@ pub use runtime::{
 };
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
-pub use worker::{Buffers, Handle, Operation, Pending, Worker, WorkerConfig};
+pub use worker::{Measuring, Operation, Worker, WorkerConfig};

@@ -3,14 +3,16 @@
 //! What happens between posting and ending is the [`Helm`]'s.
 
 use crate::{
-    buffer::{Buffer, SharedBuffer},
+    buffer::SharedBuffer,
     calibration,
-    control::{Begun, Control, Proposal},
+    control::{Begun, Control, Proposal, Proposer},
     coordinator::{Coordinator, Fate, WorkerMessage},
     element::Element,
     error::{NetError, Result},
-    handle::{Completion, Outcome},
+    handle::Completion,
     join::Joined,
+    metering::{Metering, Posting},
+    pending::{Buffers, Handle, Pending},
     runtime::{
         core::Core,
         driver::{Driver, ReportSink},
@@ -27,15 +29,11 @@ use paceline_sync::{
     collective::Collective,
     engine::{Engine, Load},
     event::{OpError, OpId, Post},
+    metrics::Computed,
     scheduler::Priority,
     strategy::AutoTable,
 };
-use std::{
-    fmt,
-    sync::Arc,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 
 /// How long a worker that hosts the coordinator stays for the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(60);
@@ -47,8 +45,20 @@ pub struct WorkerConfig {
     pub transport: Transport,
     /// Whether to write down what the engine sees and does ([`Worker::leave_with_record`]).
     pub record: bool,
+    /// Whether the worker watches itself ([`Worker::metrics`]).
+    pub measuring: Measuring,
     /// Where notices of slowness go; standard error if `None`.
     pub report: Option<ReportSink>,
+}
+
+/// Whether a worker collects metrics. All workers of a job choose alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measuring {
+    /// It costs some hundred nanoseconds for each tensor.
+    #[default]
+    On,
+    /// There are none.
+    Off,
 }
 
 impl fmt::Debug for WorkerConfig {
@@ -105,6 +115,7 @@ pub struct Worker {
     control: Control,
     /// Where this worker hosts it.
     coordinator: Option<Coordinator>,
+    metering: Option<Arc<Metering>>,
 }
 
 impl Worker {
@@ -116,7 +127,12 @@ impl Worker {
         let links = mesh::link(&view, rank, config.transport, peers, &store)?;
         let engine = Engine::new(rank, view.clone())?;
         let recorder = config.record.then(|| Recorder::new(rank, view.clone()));
-        let core = Core::new(engine, Memory::new(store.clone()), recorder);
+        let mut core = Core::new(engine, Memory::new(store.clone()), recorder);
+        let metering = (config.measuring == Measuring::On).then(|| {
+            let (metering, counting) = Metering::new(rank, &view);
+            core.counting = Some(counting);
+            metering
+        });
         let report = config.report.unwrap_or_else(|| {
             Box::new(|rank, report| eprintln!("paceline: worker {rank}: {report}"))
         });
@@ -132,7 +148,8 @@ impl Worker {
             })
             .map_err(NetError::from)?;
         let control = Control::new(control, view.clone())?;
-        let mut worker = Worker { helm, store, rank, thread: Some(thread), control, coordinator };
+        let thread = Some(thread);
+        let mut worker = Worker { helm, store, rank, thread, control, coordinator, metering };
         if calibration::is_due(&view) {
             worker.measure(&view)?;
         }
@@ -202,6 +219,9 @@ impl Worker {
             settle();
             self.helm.with(|driver| driver.install(begun.view.clone()));
         }
+        if let Some(metering) = &self.metering {
+            metering.begin_step(self, begun.step, &begun.view);
+        }
         Ok(begun)
     }
 
@@ -254,7 +274,53 @@ impl Worker {
         output: *mut u8,
     ) -> Handle {
         // SAFETY: the caller's promise.
-        let handle = unsafe { self.post(operation, dtype, input, output) };
+        unsafe { self.start_computed(operation, dtype, input, output, Computed::Here) }
+    }
+
+    /// [`Worker::start_untyped`] for what a device has computed, while the program went on.
+    ///
+    /// # Safety
+    /// As for [`Worker::start_untyped`].
+    pub unsafe fn start_from_device(
+        &self,
+        operation: Operation,
+        dtype: Dtype,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Handle {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_computed(operation, dtype, input, output, Computed::Elsewhere) }
+    }
+
+    /// # Safety
+    /// As for [`Worker::start_untyped`].
+    unsafe fn start_computed(
+        &self,
+        operation: Operation,
+        dtype: Dtype,
+        input: *const u8,
+        output: *mut u8,
+        computed: Computed,
+    ) -> Handle {
+        // SAFETY: the caller's promise.
+        let (handle, posting) = unsafe { self.post(operation, dtype, input, output, computed) };
+        self.helm.attend();
+        self.watched(handle, posting)
+    }
+
+    /// [`Worker::start_untyped`] for an operation that is none of the program's.
+    ///
+    /// # Safety
+    /// As for [`Worker::start_untyped`].
+    pub(crate) unsafe fn start_unwatched(
+        &self,
+        operation: Operation,
+        dtype: Dtype,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Handle {
+        // SAFETY: the caller's promise.
+        let (handle, _) = unsafe { self.post(operation, dtype, input, output, Computed::Here) };
         self.helm.attend();
         handle
     }
@@ -267,7 +333,8 @@ impl Worker {
         dtype: Dtype,
         input: *const u8,
         output: *mut u8,
-    ) -> Handle {
+        computed: Computed,
+    ) -> (Handle, Option<Posting>) {
         let completion = Arc::new(Completion::default());
         let post = Post {
             op: OpId(0),
@@ -281,9 +348,26 @@ impl Worker {
         };
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };
+        let posting = self.metering.as_ref().map(|_| Metering::posting(&post, computed));
         // SAFETY: the caller's promise.
         unsafe { self.helm.post(post, memory, completion.clone()) };
-        Handle { helm: self.helm.clone(), completion }
+        (Handle::new(self.helm.clone(), completion), posting)
+    }
+
+    /// It is handed over: from now on it counts, and so do waits for it.
+    fn watched(&self, handle: Handle, posting: Option<Posting>) -> Handle {
+        match self.metering.as_ref().zip(posting) {
+            Some((metering, posting)) => handle.watched(metering.clone(), metering.posted(posting)),
+            None => handle,
+        }
+    }
+
+    pub(crate) fn proposer(&self) -> Proposer {
+        self.control.proposer()
+    }
+
+    pub(crate) fn metering(&self) -> Option<&Arc<Metering>> {
+        self.metering.as_ref()
     }
 
     /// Start a collective that gives its buffers back when it ends.
@@ -302,7 +386,7 @@ impl Worker {
         // SAFETY: the lengths fit; the buffers' memory does not move when the owner does, and is kept
         // inside the pending operation until it ended.
         let handle = unsafe { self.start_raw(operation, input, output) };
-        Ok(Pending { handle, buffers: Some(buffers) })
+        Ok(Pending::new(handle, buffers))
     }
 
     /// Run a collective on borrowed memory and wait for it.
@@ -313,9 +397,11 @@ impl Worker {
         output: &mut [T],
     ) -> Result<()> {
         self.check_lengths(&operation, input.len(), output.len())?;
+        let (input, output) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
         // SAFETY: the lengths fit, and we do not return before it ended.
-        unsafe { self.post(operation, T::DTYPE, input.as_ptr().cast(), output.as_mut_ptr().cast()) }
-            .finish()
+        let (handle, posting) =
+            unsafe { self.post(operation, T::DTYPE, input, output, Computed::Here) };
+        self.watched(handle, posting).finish()
     }
 
     /// Run a collective whose input and output are one and the same, and wait for it.
@@ -323,7 +409,9 @@ impl Worker {
         self.check_in_place(&operation, data.len())?;
         let data: *mut u8 = data.as_mut_ptr().cast();
         // SAFETY: the length fits, and we do not return before it ended.
-        unsafe { self.post(operation, T::DTYPE, data, data) }.finish()
+        let (handle, posting) =
+            unsafe { self.post(operation, T::DTYPE, data, data, Computed::Here) };
+        self.watched(handle, posting).finish()
     }
 
     fn member(&self, operation: &Operation) -> Result<u32> {
@@ -418,6 +506,9 @@ impl Worker {
         // The thread cannot have panicked: it only takes turns.
         let _ = thread.join();
         self.helm.with(Driver::farewell);
+        if let Some(metering) = &self.metering {
+            metering.close();
+        }
         self.control.leave(Fate::Finished);
         if let Some(coordinator) = self.coordinator.take() {
             coordinator.wait(OTHERS_LEAVE);
@@ -428,93 +519,5 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// A collective in flight on memory that the caller watches over.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    helm: Arc<Helm>,
-    completion: Arc<Completion>,
-}
-
-impl Handle {
-    /// How it ended, if it has.
-    pub fn poll(&self) -> Option<Outcome> {
-        self.completion.outcome()
-    }
-
-    /// Wait until it ends.
-    pub fn wait(&self) -> Outcome {
-        self.helm.drive(None, || self.completion.outcome()).expect("without a deadline it ends")
-    }
-
-    /// Wait until it ends or time is up; `None` means that it goes on.
-    pub fn wait_until(&self, deadline: Instant) -> Option<Outcome> {
-        self.helm.drive(Some(deadline), || self.completion.outcome())
-    }
-
-    /// Wait until one of several handles of one worker has ended, and say which; `None` if time is
-    /// up first, or if there are none.
-    pub fn wait_any(handles: &[&Handle], deadline: Instant) -> Option<usize> {
-        let ended = || handles.iter().position(|handle| handle.completion.outcome().is_some());
-        handles.first()?.helm.drive(Some(deadline), ended)
-    }
-
-    /// Call back when it ends, which may be now; on whatever thread drives then. It must not wait.
-    pub fn when_done(&self, callback: impl FnOnce(Outcome) + Send + 'static) {
-        self.completion.when_done(Box::new(callback));
-    }
-
-    fn finish(self) -> Result<()> {
-        Ok(self.wait()?)
-    }
-}
-
-/// The memory of a collective that owns it.
-#[derive(Debug)]
-pub enum Buffers<T: Element> {
-    /// Input and output are the same.
-    InPlace(Buffer<T>),
-    /// Input and output differ; either may be empty where the collective needs none.
-    Pair(Buffer<T>, Buffer<T>),
-}
-
-impl<T: Element> Buffers<T> {
-    fn pointers(&mut self) -> (*const T, *mut T) {
-        match self {
-            Buffers::InPlace(data) => {
-                let data = data.as_mut_ptr();
-                (data.cast_const(), data)
-            }
-            Buffers::Pair(input, output) => (input.as_ptr(), output.as_mut_ptr()),
-        }
-    }
-}
-
-/// A collective in flight that owns its memory. Dropping it waits until it ends.
-#[derive(Debug)]
-pub struct Pending<T: Element> {
-    handle: Handle,
-    buffers: Option<Buffers<T>>,
-}
-
-impl<T: Element> Pending<T> {
-    /// To poll, wait with a deadline, or be called back.
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
-    /// Wait until it ends; the buffers come back.
-    pub fn wait(mut self) -> Result<Buffers<T>> {
-        self.handle.wait()?;
-        Ok(self.buffers.take().expect("taken only here"))
-    }
-}
-
-impl<T: Element> Drop for Pending<T> {
-    fn drop(&mut self) {
-        // The engine writes into the buffers until then. Bounded by the settings' timeout.
-        let _ = self.handle.wait();
     }
 }

@@ -4,7 +4,7 @@
 //! `actions`, which the driver performs when the link has had its turn.
 
 use super::memory::Memory;
-use crate::runtime::{record::Recorder, trace::EngineSource};
+use crate::runtime::{carried::Counting, record::Recorder, trace::EngineSource};
 use paceline_job::{Rank, Time};
 use paceline_sync::{
     engine::Engine,
@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub recorder: Option<Recorder>,
     /// Where what happens is told, while somebody makes a trace.
     pub trace: Option<EngineSource>,
+    /// What wires carry is counted, unless nobody wants to know.
+    pub counting: Option<Counting>,
     /// Peers whose memory we have done with, and what to tell them.
     pub receipts: Vec<(Rank, u32)>,
     started: Instant,
@@ -38,6 +40,7 @@ impl Core {
             actions,
             recorder,
             trace: None,
+            counting: None,
             receipts: Vec::new(),
             started: Instant::now(),
             now: Time::ZERO,
@@ -62,6 +65,12 @@ impl Core {
                 Event::View(view) => trace.view(view),
                 _ => {}
             }
+        }
+        if let (Some(counting), Event::Delivered { .. } | Event::Arrived { .. }) =
+            (&mut self.counting, &event)
+        {
+            // A message may come and be through within one turn: the time at its beginning would make it infinitely fast.
+            counting.note(Time::ZERO.after(self.started.elapsed()), &event);
         }
         match &mut self.recorder {
             None => self.engine.handle(self.now, event, &mut self.actions),
@@ -88,6 +97,9 @@ impl Core {
                 self.free_scratch();
                 if let (Some(trace), Some(token)) = (&mut self.trace, token) {
                     trace.receiving(from, token, &header);
+                }
+                if let (Some(counting), Some(token)) = (&mut self.counting, token) {
+                    counting.receiving(self.now, from, token, &header);
                 }
                 (token, placement)
             }

@@ -3,6 +3,7 @@
 //! the driver decides when to sleep.
 
 use super::{
+    carried::Counting,
     core::Core,
     memory::{self, OpMemory},
     segment::Segment,
@@ -129,6 +130,7 @@ impl Driver {
         self.completions[op.0 as usize] = Some(completion);
         self.core.memory.enter(op, memory);
         self.in_flight += 1;
+        self.core.counting.iter().for_each(Counting::busy);
         self.core.look_at_clock();
         if let Some(trace) = &mut self.core.trace {
             trace.posted(&self.core.engine, &post, at);
@@ -251,6 +253,10 @@ impl Driver {
                 if let (Some(trace), Some(token)) = (&mut self.core.trace, token) {
                     trace.sending(to, token, &header);
                 }
+                let now = self.core.now();
+                if let (Some(counting), Some(token)) = (&mut self.core.counting, token) {
+                    counting.sending(now, to, token, &header);
+                }
                 match (&mut self.links[to.index()], payload) {
                     (None, _) => {}
                     (Some(Link::Tcp { connections, next }), Payload::Memory(loc)) => {
@@ -354,6 +360,9 @@ impl Driver {
             trace.over(op, outcome.is_ok());
         }
         self.in_flight -= 1;
+        if self.in_flight == 0 {
+            self.core.counting.iter().for_each(Counting::idle);
+        }
         self.free_ops.push(op);
         let completion = self.completions[op.0 as usize].take();
         completion.expect("posted with a completion").finish(outcome);

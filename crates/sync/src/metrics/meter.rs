@@ -58,6 +58,11 @@ impl Meter {
         self.program.waited(tensor, begin, end);
     }
 
+    /// Before a step begins: since when all that was posted is over, if it is.
+    pub fn settled(&mut self, since: Option<Time>) {
+        since.into_iter().for_each(|since| self.program.settled(since));
+    }
+
     /// Step `step` begins, in this view; `totals` is what wires have carried so far. The one before it is over.
     pub fn begin_step(&mut self, step: u64, view: ViewVersion, at: Time, totals: Totals) {
         let carried = totals.since(&std::mem::replace(&mut self.totals, totals));

@@ -77,7 +77,11 @@ pub(super) struct Program {
     /// Until when the step in progress is accounted for, and computation before that which belongs to what comes next.
     until: Time,
     carried: u64,
+    /// Whether a wait came last, and no post.
+    waited_last: bool,
     posts: Vec<Posted>,
+    /// What a device computed for one step: the thread that begins steps is ahead of it, and says nothing of where one ends.
+    completed: Vec<Posted>,
     /// Waits before the first post: which tensor (its place among the last step's posts), and the computation before it.
     waits: Vec<(u32, u64)>,
     /// What the step before posted.
@@ -104,6 +108,11 @@ impl Program {
     /// A tensor was posted, and handing it over took from `begin` until `end`. Its number is for [`Program::waited`].
     pub fn posted(&mut self, tensor: Handed, begin: Time, end: Time) -> u32 {
         let nanoseconds = self.computed(begin, end);
+        self.waited_last = false;
+        let again = self.posts.len() > 1 && self.posts[0].tensor.name == tensor.name;
+        if again && tensor.computed == Computed::Elsewhere {
+            self.completed = std::mem::take(&mut self.posts);
+        }
         let room = self.posts.len() < MOST;
         match self.posts.last_mut() {
             // A large one may come in pieces.
@@ -120,6 +129,7 @@ impl Program {
     /// The training thread stood still from `begin` until `end`, for a tensor if it was for one.
     pub fn waited(&mut self, tensor: Option<u32>, begin: Time, end: Time) {
         let nanoseconds = self.computed(begin, end);
+        self.waited_last = true;
         match tensor {
             Some(tensor) if self.posts.is_empty() && self.waits.len() < MOST => {
                 self.waits.push((tensor, nanoseconds));
@@ -128,10 +138,19 @@ impl Program {
         }
     }
 
+    /// All that was posted is over since then. Where nobody was seen to wait for it after the last post, somebody was that is
+    /// not seen: PyTorch's DDP waits by itself before the step ends.
+    pub fn settled(&mut self, since: Time) {
+        if !self.posts.is_empty() && !self.waited_last && since > self.until {
+            self.waited(None, self.until, since);
+        }
+    }
+
     /// A step begins: what the one before it was like, if there was one.
     pub fn begin_step(&mut self, at: Time) -> Option<Step> {
         let tail = self.computed(at, at);
-        let posts = std::mem::take(&mut self.posts);
+        let elsewhere = is_elsewhere(&self.posts) || is_elsewhere(&self.completed);
+        let posts = std::mem::take(if elsewhere { &mut self.completed } else { &mut self.posts });
         let step = self.began.replace(at).map(|began| {
             self.learn(&posts);
             let shape = self.shape.as_ref().filter(|shape| are_alike(&shape.posts, &posts));
@@ -143,7 +162,9 @@ impl Program {
             Step { seconds: seconds(whole), rest: seconds(tail + before), layers }
         });
         self.waits.clear();
-        self.last = posts;
+        if !(elsewhere && posts.is_empty()) {
+            self.last = posts;
+        }
         step
     }
 
@@ -178,6 +199,10 @@ impl Program {
     }
 }
 
+fn is_elsewhere(posts: &[Posted]) -> bool {
+    posts.iter().any(|post| post.tensor.computed == Computed::Elsewhere)
+}
+
 fn are_alike(one: &[Posted], other: &[Posted]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.is_like(b))
 }
@@ -189,7 +214,7 @@ fn layers(posts: &[Posted], waits: &[(u32, u64)], places: &[usize]) -> (Vec<Laye
     for (post, &place) in others.iter().zip(&places[1..]) {
         layers[place].backward = seconds(post.nanoseconds);
     }
-    if posts.iter().any(|post| post.tensor.computed == Computed::Elsewhere) {
+    if is_elsewhere(posts) {
         // Of what is posted first nothing is known but that the device computed it: it is taken for one of the others.
         let known: f64 = layers.iter().map(|layer| layer.backward).sum();
         layers[places[0]].backward = known / (others.len().max(1)) as f64;
@@ -338,13 +363,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_waits_for_says_nothing_of_a_device() {
+    fn what_a_thread_does_says_nothing_of_a_device_that_is_behind() {
         let mut thread = Thread { computed: Computed::Elsewhere, ..thread() };
-        thread.step();
-        one_step(&mut thread, &[1]);
-        let step = one_step(&mut thread, &[1]).unwrap();
-        assert_eq!(backward(&step), [200.0, 400.0, 300.0]);
-        assert_eq!(forward(&step), [100.0, 200.0, 150.0]);
+        let mut steps = Vec::new();
+        // The thread begins the next step when the device has computed only some of the last.
+        for place in (0..18).map(|number| 2 - number % 3) {
+            thread.compute(200 * (place + 1));
+            thread.post(["a", "b", "c"][place as usize], place as i64);
+            if place == 1 {
+                steps.extend(thread.step());
+            }
+        }
+        let step = steps.last().unwrap();
+        assert_eq!(backward(step), [200.0, 400.0, 300.0]);
+        assert_eq!(forward(step), [100.0, 200.0, 150.0]);
     }
 
     #[test]
@@ -359,6 +391,19 @@ mod tests {
         let sizes: Vec<u64> =
             thread.program.shape().unwrap().tensors.iter().map(|t| t.bytes).collect();
         assert_eq!(sizes, [4000, 8000], "what is posted last is needed first");
+    }
+
+    #[test]
+    fn a_wait_that_nobody_told_of_ends_when_everything_is_over() {
+        let mut thread = thread();
+        thread.step();
+        thread.compute(100);
+        thread.post("a", 0);
+        thread.compute(5000);
+        let over = Time(thread.now);
+        thread.compute(30);
+        thread.program.settled(over);
+        assert_eq!(microseconds(thread.step().unwrap().rest), 30.0);
     }
 
     #[test]

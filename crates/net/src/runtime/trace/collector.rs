@@ -167,7 +167,7 @@ fn next(reader: &mut impl Read) -> io::Result<Option<Event>> {
 }
 
 /// From here on the program's own threads go first: there is no hurry any more.
-fn stand_back() {
+pub(crate) fn stand_back() {
     // SAFETY: a plain system call. On Linux, 0 means this thread alone; failure only costs politeness.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }

@@ -12,6 +12,7 @@ mod recording;
 mod source;
 mod sublanes;
 
+pub(crate) use collector::stand_back;
 pub use event::{Activity, Place};
 pub use recording::{Description, Kernel, Recording, Summary, TraceConfig, monotonic_nanoseconds};
 pub(crate) use source::EngineSource;

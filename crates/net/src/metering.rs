@@ -1,0 +1,229 @@
+//! What a running worker sees of itself, and what all workers see together. Posts and waits are noted where they happen; when a
+//! step begins, the one before it becomes metrics, and every few steps workers tell each other by a small collective that
+//! nobody waits for. What the numbers mean is `paceline_sync::metrics`' to say.
+
+use crate::{
+    pending::Handle,
+    runtime::{
+        carried::{Carried, Counting},
+        helm::lock,
+        tcp::UNSENT_LOW_WATER,
+        trace::monotonic_nanoseconds,
+    },
+    worker::{Operation, Worker},
+};
+use paceline_job::{Dtype, Rank, Settings, Time, View};
+use paceline_sync::{
+    collective::Collective,
+    event::Post,
+    metrics::{
+        self, Computed, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, STEPS_BETWEEN_REPORTS,
+        Traffic,
+    },
+    scheduler::Priority,
+};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+};
+
+/// Under which workers tell each other.
+const NAME: &str = "paceline metrics";
+
+/// Ahead of tensors: a report is as long as a few packets. Behind them it would stand still for as long as a step sends,
+/// and be taken for stalled where that is long.
+const URGENCY: Priority = -1;
+
+/// Reports on their way. Each step ends only after the last one's tensors arrived, and reports do before those: so many
+/// mean that another worker has stopped.
+const MOST_UNDERWAY: usize = 4;
+
+/// See the file's first paragraph.
+#[derive(Debug)]
+pub(crate) struct Metering {
+    meter: Mutex<Meter>,
+    carried: Arc<Carried>,
+    exchange: Mutex<Exchange>,
+    latest: Mutex<Latest>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    metrics: Option<Arc<JobMetrics>>,
+    /// Whether there will be no others.
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Exchange {
+    /// In force since the last step began.
+    view: Option<Arc<View>>,
+    underway: VecDeque<Gathering>,
+}
+
+/// Everybody's reports on their way to this worker.
+#[derive(Debug)]
+struct Gathering {
+    handle: Handle,
+    /// This worker's own report, and room for all. Vectors, since their memory stays where it is.
+    memory: (Vec<u8>, Vec<u8>),
+    shape: Option<Arc<JobShape>>,
+    settings: Settings,
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if self.handle.poll().is_none() {
+            // A worker that leaves does not wait for it; whoever still drives may write there.
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+impl Metering {
+    /// For the worker, and for its driver.
+    pub(crate) fn new(rank: Rank, view: &View) -> (Arc<Metering>, Counting) {
+        let carried = Arc::<Carried>::default();
+        let counting =
+            Counting::new(Traffic::new(rank, view, UNSENT_LOW_WATER as u64), carried.clone());
+        let metering = Metering {
+            meter: Mutex::default(),
+            carried,
+            exchange: Mutex::default(),
+            latest: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        (Arc::new(metering), counting)
+    }
+
+    /// The program is about to hand an operation over.
+    pub(crate) fn posting(post: &Post, computed: Computed) -> Posting {
+        let tensor = Meter::tensor(post, computed);
+        Posting { begin: tensor.as_ref().map_or(Time::ZERO, |_| now()), tensor }
+    }
+
+    /// It has. The number is for [`Metering::waited`], if it is part of a step.
+    pub(crate) fn posted(&self, Posting { tensor, begin }: Posting) -> Option<u32> {
+        Some(lock(&self.meter).posted(tensor?, begin, now()))
+    }
+
+    /// The program waited since `begin`.
+    pub(crate) fn waited(&self, tensor: Option<u32>, begin: Time) {
+        lock(&self.meter).waited(tensor, begin, now());
+    }
+
+    /// A step begins in this view. All workers say so between the same two operations.
+    pub(crate) fn begin_step(&self, worker: &Worker, step: u64, view: &Arc<View>) {
+        let (report, shape) = {
+            let mut meter = lock(&self.meter);
+            meter.settled(self.carried.idle_since());
+            meter.begin_step(step, view.version, now(), self.carried.totals());
+            if !step.is_multiple_of(STEPS_BETWEEN_REPORTS) {
+                (None, None)
+            } else {
+                (Some(meter.report().unwrap_or_default()), meter.shape().cloned())
+            }
+        };
+        let mut exchange = lock(&self.exchange);
+        let before = exchange.view.replace(view.clone());
+        self.collect(&mut exchange);
+        let (Some(report), Some(before)) = (report, before) else { return };
+        let (report, settings) = (report.encode(), before.settings.clone());
+        if view.size() == 1 {
+            self.publish(&report, shape.as_ref(), &settings);
+            return;
+        }
+        if exchange.underway.len() == MOST_UNDERWAY
+            && let Some(oldest) = exchange.underway.pop_front()
+        {
+            // All workers must take part in all of them, so none is left out. Bounded by the settings' timeout.
+            let _ = oldest.handle.wait();
+            self.take(&oldest);
+        }
+        exchange.underway.push_back(Gathering::start(worker, report.into(), shape, settings));
+    }
+
+    /// Take the reports that have come, in order.
+    fn collect(&self, exchange: &mut Exchange) {
+        while exchange.underway.front().is_some_and(|oldest| oldest.handle.poll().is_some()) {
+            if let Some(oldest) = exchange.underway.pop_front() {
+                self.take(&oldest);
+            }
+        }
+    }
+
+    fn take(&self, gathering: &Gathering) {
+        // It fails where a worker is gone, which those hear who wait for tensors.
+        if let Some(Ok(())) = gathering.handle.poll() {
+            self.publish(&gathering.memory.1, gathering.shape.as_ref(), &gathering.settings);
+        }
+    }
+
+    fn publish(&self, reports: &[u8], shape: Option<&Arc<JobShape>>, settings: &Settings) {
+        if let Some(metrics) = metrics::agree(reports, shape, settings) {
+            lock(&self.latest).metrics = Some(Arc::new(metrics));
+            self.changed.notify_all();
+        }
+    }
+
+    /// What all workers last saw.
+    pub(crate) fn latest(&self) -> Option<Arc<JobMetrics>> {
+        lock(&self.latest).metrics.clone()
+    }
+
+    /// Wait for metrics of a later step than `than`; `None` if there will be none.
+    pub(crate) fn later(&self, than: Option<u64>) -> Option<Arc<JobMetrics>> {
+        let known = |latest: &Latest| latest.metrics.as_ref().map(|metrics| metrics.step);
+        let waited = self
+            .changed
+            .wait_while(lock(&self.latest), |latest| !latest.closed && known(latest) <= than);
+        let latest = waited.unwrap_or_else(PoisonError::into_inner);
+        latest.metrics.clone().filter(|metrics| !latest.closed && Some(metrics.step) > than)
+    }
+
+    /// Nobody drives any more.
+    pub(crate) fn close(&self) {
+        lock(&self.exchange).underway.clear();
+        lock(&self.latest).closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// An operation that is being handed over, and since when.
+pub(crate) struct Posting {
+    tensor: Option<Handed>,
+    begin: Time,
+}
+
+/// The clock of all moments here.
+pub(crate) fn now() -> Time {
+    Time(monotonic_nanoseconds())
+}
+
+impl Gathering {
+    fn start(
+        worker: &Worker,
+        report: Vec<u8>,
+        shape: Option<Arc<JobShape>>,
+        settings: Settings,
+    ) -> Gathering {
+        let counts: Arc<[u64]> = vec![REPORT_BYTES as u64; worker.size()].into();
+        let operation = Operation::new(NAME, Collective::AllGather { counts }).priority(URGENCY);
+        let mut all = vec![0; REPORT_BYTES * worker.size()];
+        // SAFETY: a report has the length that the counts say, and `all` has room for one of each worker; both are kept
+        // until the operation ended, or for ever.
+        let handle = unsafe {
+            worker.start_unwatched(operation, Dtype::U8, report.as_ptr(), all.as_mut_ptr())
+        };
+        Gathering { handle, memory: (report, all), shape, settings }
+    }
+}
+
+impl Worker {
+    /// What all workers last saw of the job: the same on every worker for the same step. It is a few steps old, and there is
+    /// none before the first steps are over, nor where nobody calls `begin_step`.
+    pub fn metrics(&self) -> Option<Arc<JobMetrics>> {
+        self.metering()?.latest()
+    }
+}

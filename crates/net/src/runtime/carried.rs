@@ -1,0 +1,89 @@
+//! What wires have carried, told to whoever asks without waiting for the driver: its holder counts, everybody may read.
+
+use super::trace::monotonic_nanoseconds;
+use paceline_job::{Rank, Time};
+use paceline_sync::{
+    event::Event,
+    frame::Header,
+    metrics::{Totals, Traffic},
+    slab::Key,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// The numbers as others read them. Each is right by itself; together they may be a message apart.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    sent_bytes: AtomicU64,
+    sending_nanoseconds: AtomicU64,
+    received_bytes: AtomicU64,
+    receiving_nanoseconds: AtomicU64,
+    /// Since when no operation is in flight; 0 while one is.
+    idle_since: AtomicU64,
+}
+
+impl Carried {
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
+            sending_nanoseconds: self.sending_nanoseconds.load(Ordering::Relaxed),
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
+            receiving_nanoseconds: self.receiving_nanoseconds.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Since when no operation is in flight.
+    pub(crate) fn idle_since(&self) -> Option<Time> {
+        Some(Time(self.idle_since.load(Ordering::Relaxed))).filter(|since| *since > Time::ZERO)
+    }
+
+    fn tell(&self, totals: Totals) {
+        self.sent_bytes.store(totals.sent_bytes, Ordering::Relaxed);
+        self.sending_nanoseconds.store(totals.sending_nanoseconds, Ordering::Relaxed);
+        self.received_bytes.store(totals.received_bytes, Ordering::Relaxed);
+        self.receiving_nanoseconds.store(totals.receiving_nanoseconds, Ordering::Relaxed);
+    }
+}
+
+/// The driver's part.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    traffic: Traffic,
+    carried: Arc<Carried>,
+}
+
+impl Counting {
+    pub(crate) fn new(traffic: Traffic, carried: Arc<Carried>) -> Counting {
+        Counting { traffic, carried }
+    }
+
+    /// An operation was posted.
+    pub(crate) fn busy(&self) {
+        self.carried.idle_since.store(0, Ordering::Relaxed);
+    }
+
+    /// The last operation in flight is over.
+    pub(crate) fn idle(&self) {
+        self.carried.idle_since.store(monotonic_nanoseconds(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn sending(&mut self, now: Time, to: Rank, token: Key, header: &Header) {
+        self.traffic.sending(now, to, token, header.len);
+    }
+
+    pub(crate) fn receiving(&mut self, now: Time, from: Rank, token: Key, header: &Header) {
+        self.traffic.receiving(now, from, token, header.len);
+    }
+
+    /// The engine is about to hear this.
+    pub(crate) fn note(&mut self, now: Time, event: &Event) {
+        match event {
+            Event::Delivered { token } => self.traffic.delivered(now, *token),
+            Event::Arrived { token } => self.traffic.received(now, *token),
+            _ => return,
+        }
+        self.carried.tell(self.traffic.totals());
+    }
+}
