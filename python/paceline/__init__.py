@@ -26,6 +26,7 @@ from paceline._native import (
     StalledError,
     __version__,
 )
+from paceline.metering import Metrics, WorkerMetrics, metrics
 from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
 
 _IN_TORCH = (
@@ -43,16 +44,19 @@ _IN_TORCH = (
 __all__ = [
     "AbortedError",
     "JoinError",
+    "Metrics",
     "MismatchError",
     "PacelineError",
     "PeerLostError",
     "StalledError",
+    "WorkerMetrics",
     "__version__",
     "begin_step",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
+    "metrics",
     "propose",
     "rank",
     "shutdown",

@@ -33,6 +33,8 @@ class Membership:
         self.ranks = tuple(ranks)
         self.lasting = lasting
         self.users = 0
+        #: Whether the program, or our optimizer, says where steps begin.
+        self.counts_steps = False
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}
@@ -194,6 +196,7 @@ def begin_step() -> None:
     >>> begin_step()
     """
     for joined in memberships():
+        joined.counts_steps = True
         joined.worker.begin_step()
 
 

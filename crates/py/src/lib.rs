@@ -6,11 +6,13 @@ mod coordinator;
 mod cuda;
 mod error;
 mod handle;
+mod metrics;
 mod notice;
 mod proposal;
 mod request;
 mod staging;
 mod trace;
+mod tuning;
 mod worker;
 
 use pyo3::prelude::*;

@@ -205,7 +205,7 @@ impl Descent {
         let (input, output) = (input as *const u8, ascent.host as *mut u8);
         // SAFETY: whoever started it promised memory of the lengths that were checked, until the flight ended,
         // which it does not before this operation has.
-        let running = unsafe { worker.start_untyped(operation, dtype, input, output) };
+        let running = unsafe { worker.start_from_device(operation, dtype, input, output) };
         lock(&posted).push(running.clone());
         progress.posted();
         running.when_done(move |outcome| progress.arrived(outcome, ascent));

@@ -5,18 +5,24 @@ use crate::{
     coordinator::{Coordinator, seconds_from},
     error::{self, PacelineError},
     handle::Handle,
+    metrics,
     notice::Notices,
     proposal::{Proposal, Size},
     request::{Choices, Region, Request},
     staging::{Device, Slot, Staging},
     trace::Recording,
+    tuning,
 };
 use paceline_job::{Rank, Settings, StrategyChoice, View};
 use paceline_net::{
-    Coordinator as Hosted, JoinConfig, TraceConfig, Worker as Running, WorkerConfig, join,
+    Coordinator as Hosted, JoinConfig, Measuring, TraceConfig, Worker as Running, WorkerConfig,
+    join,
 };
 use pyo3::{prelude::*, types::PyDict};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{
+    Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// One process of the job.
 #[pyclass(frozen, module = "paceline._native")]
@@ -28,6 +34,8 @@ pub(crate) struct Worker {
     rank: Rank,
     size: usize,
     notices: Notices,
+    /// Whether somebody asked for a policy.
+    tuned: AtomicBool,
 }
 
 #[pymethods]
@@ -257,6 +265,32 @@ impl Worker {
         }
     }
 
+    /// What all workers last saw of the job; `None` before its first steps are over.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let latest = self.read().as_ref().ok_or_else(error::closed)?.metrics();
+        latest.map(|metrics| metrics::shown(py, &metrics)).transpose()
+    }
+
+    /// Let a policy change the settings while the job runs: worker 0 asks it, the others only read the arguments.
+    /// `log` is a file for its decisions; `crosses_step`, whether tensors of one step are awaited in the next.
+    #[pyo3(signature = (method, log=None, crosses_step=true))]
+    fn tune(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        log: Option<std::path::PathBuf>,
+        crosses_step: bool,
+    ) -> PyResult<()> {
+        if self.tuned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        py.detach(|| {
+            let worker = self.read();
+            let worker = worker.as_ref().ok_or_else(error::closed)?;
+            tuning::begin(worker, method, log.as_deref(), crosses_step)
+        })
+    }
+
     /// Write down what this worker does, into a file of `directory`, while the recording is switched on.
     fn trace(&self, directory: std::path::PathBuf) -> PyResult<Recording> {
         let config = TraceConfig::new(directory);
@@ -309,7 +343,8 @@ impl Worker {
         let running = py.detach(|| {
             let mut joined = join(config)?;
             let hosted = hosted.or(joined.coordinator.take());
-            Running::start(joined, WorkerConfig::default()).map(|running| (running, hosted))
+            let config = WorkerConfig { measuring: measuring(), ..WorkerConfig::default() };
+            Running::start(joined, config).map(|running| (running, hosted))
         });
         let (running, hosted) = running.map_err(error::joining)?;
         let (rank, size) = (running.rank(), running.size());
@@ -321,6 +356,7 @@ impl Worker {
             running,
             hosted: Mutex::new(hosted),
             notices: Notices::new(),
+            tuned: AtomicBool::new(false),
         })
     }
 
@@ -330,5 +366,13 @@ impl Worker {
 
     fn view(&self) -> PyResult<Arc<View>> {
         self.read().as_ref().map(Running::view).ok_or_else(error::closed)
+    }
+}
+
+/// Metrics are collected unless the environment says otherwise: to see what they cost.
+fn measuring() -> Measuring {
+    match std::env::var("PACELINE_METRICS").as_deref() {
+        Ok("off") => Measuring::Off,
+        _ => Measuring::On,
     }
 }

@@ -17,6 +17,7 @@ from paceline._native import (
     StalledError,
 )
 from paceline.autoload import register
+from paceline.metering import metrics
 from paceline.torch.collectives import all_gather, all_reduce, all_reduce_, barrier, broadcast, broadcast_
 from paceline.torch.horovod import (
     Adasum,
@@ -102,6 +103,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "metrics",
     "poll",
     "propose",
     "rank",

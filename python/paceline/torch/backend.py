@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from paceline import world
 from paceline._native import Handle, PacelineError, Worker
-from paceline.torch import arguments, profiling, rendezvous, sparse, staging, tensors, versions
+from paceline.torch import arguments, profiling, rendezvous, sparse, staging, steps, tensors, versions
 from paceline.torch.blocks import BlockCollectives
 from paceline.torch.matching import Matching
 from paceline.torch.point_to_point import PointToPoint
@@ -58,6 +58,8 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         self._membership: world.Membership | None = world.acquire(globally, join, lasting)
         self._worker = self._membership.worker
         self._ranks = self._membership.places(globally)
+        if whole_job:
+            steps.count(self._worker)
         self._matching = Matching(self._membership, str(options.group_id))
         self._mail = PointToPoint(self)
         self._checked = False

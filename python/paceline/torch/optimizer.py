@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline import world
+from paceline import tuning, world
 from paceline._native import Handle, PacelineError
 from paceline.torch import hooks, horovod, staging, tracing
 from paceline.torch.bundles import bundled
@@ -86,6 +86,9 @@ class DistributedOptimizer(Optimizer):
             if broadcast:
                 horovod.broadcast_parameters(_parameters_and_buffers(model))
         self._attachments = self._attach(model)
+        # Where steps begin is known better here than from the optimizer inside.
+        world.membership().counts_steps = True
+        tuning.begin(self._worker, crosses_step=True)
 
     # What users of optimizers look at.
 

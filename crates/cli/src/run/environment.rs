@@ -1,7 +1,7 @@
 //! What workers find in their environment, and the coordinator it leads them to. It does not know how
 //! they are started.
 
-use super::{RunArgs, output::Notes};
+use super::{OFF, RunArgs, output::Notes};
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use paceline_job::{Plan, Rank};
@@ -44,6 +44,8 @@ impl Launch {
         let trace = arguments.trace.as_deref().map(trace_folder).transpose()?;
         let mut variables = shared_variables(arguments, &variable);
         variables.extend(trace.map(|folder| ("PACELINE_TRACE".to_string(), folder)));
+        let log = arguments.tune_log.as_deref().map(tuning_log).transpose()?;
+        variables.extend(log.map(|file| ("PACELINE_TUNE_LOG".to_string(), file)));
         let join_timeout = check(&variables, &secret, &variable)?;
 
         let log = notes.clone();
@@ -96,6 +98,7 @@ fn shared_variables(
         ("PACELINE_INTERFACE", arguments.interface.clone()),
         ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
+        ("PACELINE_TUNE", (arguments.tune != OFF).then(|| arguments.tune.clone())),
         ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
     ];
     let wanted = [
@@ -118,6 +121,17 @@ fn trace_folder(folder: &Path) -> Result<String, UsageError> {
     fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
     tempfile::tempfile_in(folder).map_err(|error| unusable(&error))?;
     let whole = folder.canonicalize().map_err(|error| unusable(&error))?;
+    whole.into_os_string().into_string().map_err(|_| unusable(&"its name is not text"))
+}
+
+/// The file for a tuner's decisions, made, so that what is wrong is said once and at the beginning. Whole, since workers may
+/// change to another folder.
+fn tuning_log(file: &Path) -> Result<String, UsageError> {
+    let unusable = |problem: &dyn fmt::Display| {
+        UsageError::new(format!("--tune-log {}: cannot be written: {problem}", file.display()))
+    };
+    fs::File::create(file).map_err(|error| unusable(&error))?;
+    let whole = file.canonicalize().map_err(|error| unusable(&error))?;
     whole.into_os_string().into_string().map_err(|_| unusable(&"its name is not text"))
 }
 
@@ -194,6 +208,20 @@ mod tests {
         assert!(error.contains("no trace can be written"), "{error}");
         let steps = variables(&["--trace", "t", "--trace-steps", "7"], &[]);
         assert!(steps.contains(&("PACELINE_TRACE_STEPS".into(), "7".into())));
+    }
+
+    #[test]
+    fn a_way_to_tune_is_told_to_workers_and_an_unknown_one_is_refused() {
+        assert!(
+            !variables(&["--tune", "off"], &[]).iter().any(|(name, _)| name == "PACELINE_TUNE")
+        );
+        let replay = ("PACELINE_TUNE".to_string(), "replay".to_string());
+        assert!(variables(&["--tune", "replay"], &[]).contains(&replay));
+        let error = Line::try_parse_from(["run", "-n", "2", "--tune", "luck", "--", "true"]);
+        assert!(error.err().unwrap().to_string().contains("known: default"));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Path::new(&tuning_log(&folder.path().join("log")).unwrap()).is_absolute());
+        assert!(tuning_log(&folder.path().join("no/log")).is_err());
     }
 
     #[test]

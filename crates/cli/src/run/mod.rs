@@ -21,6 +21,7 @@ use environment::Launch;
 use guard::Guard;
 use output::{Channel, LastLines, Notes, Output, Prefix};
 use paceline_job::Rank;
+use paceline_tune::Method;
 use process::{Program, WorkerProcess};
 use signals::Signals;
 use std::{
@@ -34,6 +35,9 @@ use std::{
     time::{Duration, Instant},
 };
 use supervision::{Action, Ending, Event, Supervision, Wait};
+
+/// No tuning.
+const OFF: &str = "off";
 
 /// How long a failure may turn out to be the consequence of another.
 const HEARING: Duration = Duration::from_millis(200);
@@ -60,6 +64,7 @@ Examples:
   paceline run -n 4 --strategy ring --partition 256KiB -- python train.py
   paceline run -n 2 --plan plan.toml -- ./train
   paceline run -n 4 --trace traces -- python train.py
+  paceline run -n 4 --tune replay --tune-log tuning.jsonl -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -104,6 +109,16 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", requires = "trace")]
     pub trace_steps: Option<NonZeroU32>,
 
+    /// Change strategy, partition and credit while the job runs, where that promises more speed: `replay` searches by replaying
+    /// the job in virtual time, `autobyte` by a learned model, `bo` by trying (once, at the beginning). For programs that use
+    /// `DistributedOptimizer` or DDP.
+    #[arg(long, value_name = "METHOD", default_value = "off", value_parser = parse_tuning)]
+    pub tune: String,
+
+    /// Write what the tuner decides, and why, to this file, as JSON lines for `paceline tune explain`.
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub tune_log: Option<PathBuf>,
+
     /// Show lines as workers write them, without the rank.
     #[arg(long)]
     pub no_prefix: bool,
@@ -119,6 +134,14 @@ pub struct RunArgs {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+fn parse_tuning(text: &str) -> Result<String, String> {
+    match text {
+        OFF => Ok(()),
+        name => name.parse::<Method>().map(drop).map_err(|error| format!("{error}, {OFF}")),
+    }
+    .map(|()| text.to_string())
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -1,0 +1,30 @@
+//! A job's metrics, as Python's dataclasses take them.
+
+use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
+use pyo3::{prelude::*, types::PyDict};
+
+/// Seconds, upload, download, rest, and for each tensor seconds of the forward and of the backward pass.
+type WorkerShown = (f64, f64, f64, f64, Vec<f64>, Vec<f64>);
+
+/// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass) and `workers` by rank.
+pub(crate) fn shown<'py>(py: Python<'py>, metrics: &JobMetrics) -> PyResult<Bound<'py, PyDict>> {
+    let JobMetrics { step, view, settings, shape, workers } = metrics;
+    let shown = PyDict::new(py);
+    shown.set_item("step", step)?;
+    shown.set_item("view", view.0)?;
+    shown.set_item("strategy", &settings.strategy.0)?;
+    shown.set_item("partition", settings.partition.0)?;
+    shown.set_item("credit", settings.credit.0)?;
+    let tensors: Vec<(&str, u64)> =
+        shape.tensors.iter().map(|tensor| (&*tensor.name, tensor.bytes)).collect();
+    shown.set_item("tensors", tensors)?;
+    shown.set_item("workers", workers.iter().map(worker).collect::<Vec<_>>())?;
+    Ok(shown)
+}
+
+fn worker(worker: &WorkerMetrics) -> WorkerShown {
+    let WorkerMetrics { seconds, upload, download, rest, layers } = worker;
+    let forward = layers.iter().map(|layer| layer.forward).collect();
+    let backward = layers.iter().map(|layer| layer.backward).collect();
+    (*seconds, *upload, *download, *rest, forward, backward)
+}

@@ -1,0 +1,69 @@
+"""What the running job shows of itself: how long steps take, what wires carry, how long each layer computes.
+
+It is collected while :class:`~paceline.torch.DistributedOptimizer` trains, or whoever else calls
+:func:`~paceline.begin_step`, and put together over all workers every few steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline import world
+
+
+@dataclass(frozen=True)
+class WorkerMetrics:
+    """One worker, smoothed over the last steps. Times are in seconds, rates in bytes a second."""
+
+    #: From one step's beginning to the next.
+    seconds: float
+    #: While something was on its way; 0 where too little was sent to tell.
+    upload: float
+    download: float
+    #: What belongs neither to a layer nor to waiting: data that is loaded, updates after the backward pass.
+    rest: float
+    #: Of each tensor's layer, in the order of :attr:`Metrics.tensors`.
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """All workers, the same on each of them."""
+
+    #: The last step that is in it.
+    step: int
+    #: The version of the view, and its settings, that were in force in that step.
+    view: int
+    strategy: str
+    partition: int
+    credit: int
+    #: Name and bytes of what a step synchronises, in the order of the forward pass; empty until two steps were alike.
+    tensors: tuple[tuple[str, int], ...]
+    #: By rank.
+    workers: tuple[WorkerMetrics, ...]
+
+    @property
+    def speed(self) -> float:
+        """Steps a second: the slowest worker paces all."""
+        slowest = max(worker.seconds for worker in self.workers)
+        return 1.0 / slowest if slowest > 0.0 else 0.0
+
+
+def metrics() -> Metrics | None:
+    """What all workers last saw; None before the first steps are over.
+
+    >>> world.init()
+    >>> for _ in range(6):
+    ...     world.begin_step()
+    >>> metrics().step
+    4
+    """
+    shown = world.membership().worker.metrics()
+    if shown is None:
+        return None
+    workers = tuple(
+        WorkerMetrics(seconds, upload, download, rest, tuple(forward), tuple(backward))
+        for seconds, upload, download, rest, forward, backward in shown.pop("workers")
+    )
+    return Metrics(**shown | {"tensors": tuple(shown["tensors"])}, workers=workers)

@@ -1,0 +1,28 @@
+"""Self-tuning of a running job, as ``paceline run --tune`` or the variable ``PACELINE_TUNE`` ask for it.
+
+Worker 0 watches the job's metrics on a thread that stands back behind the training, and proposes other settings where they
+promise more speed; all workers change between the same two steps. ``PACELINE_TUNE_LOG`` is a file for its decisions, which
+``paceline tune explain`` reads.
+"""
+
+from __future__ import annotations
+
+import os
+
+from paceline._native import Worker
+
+OFF = "off"
+
+
+def method() -> str:
+    """How to tune, ``off`` if nobody asked for it."""
+    return os.environ.get("PACELINE_TUNE", "").strip() or OFF
+
+
+def begin(worker: Worker, crosses_step: bool) -> None:
+    """Tune the job of this worker, if that was asked for. All workers call it, and only the first call counts.
+
+    ``crosses_step``: whether a forward pass waits for tensors of the step before it.
+    """
+    if method() != OFF:
+        worker.tune(method(), os.environ.get("PACELINE_TUNE_LOG") or None, crosses_step)
