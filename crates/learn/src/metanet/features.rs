@@ -12,9 +12,11 @@ pub const CHOICE_FEATURES: usize = STRATEGIES.len() + CHOICE_NUMBERS;
 /// Numbers of a job apart from its layers: its network, its static group, and what is in force.
 pub const JOB_FEATURES: usize = NETWORK_FEATURES + STATIC_FEATURES + 2 + CHOICE_FEATURES;
 
-const NETWORK_FEATURES: usize = 9;
+const NETWORK_FEATURES: usize = 9 + PARTS;
 const STATIC_FEATURES: usize = 8;
 const CHOICE_NUMBERS: usize = 9;
+/// Ranks are looked at in so many parts: who is slow matters to trees, and how many workers there are differs.
+const PARTS: usize = 4;
 /// Logarithms beyond this say nothing more.
 const FAR: f64 = 12.0;
 /// Logarithms become numbers near 1.
@@ -103,6 +105,14 @@ pub fn job(conditions: &Conditions) -> [f32; JOB_FEATURES] {
     }
     put(logarithm(conditions.latency.max(1e-7) / computation));
     put(logarithm(conditions.latency.max(1e-7) * rate / MEBIBYTE));
+    for part in 0..PARTS {
+        let count = conditions.workers.len();
+        let first = (part * count / PARTS).min(count.saturating_sub(1));
+        let end = ((part + 1) * count / PARTS).max(first + 1).min(count);
+        let workers = conditions.workers.get(first..end).unwrap_or_default();
+        let slowest = workers.iter().map(|worker| worker.upload.min(worker.download));
+        put(logarithm(slowest.fold(f64::INFINITY, f64::min) / rate));
+    }
 
     let total: f64 = conditions.workers.iter().map(|worker| worker.computation).sum();
     let largest = conditions.tensors.iter().map(|tensor| tensor.bytes).fold(0.0, f64::max);
@@ -213,11 +223,16 @@ mod tests {
 
     #[test]
     fn every_place_of_a_job_is_filled() {
+        let mut unlike = conditions(1.0);
+        for (rank, worker) in unlike.workers.iter_mut().enumerate() {
+            worker.upload *= 1.0 + 0.5 * rank as f64;
+            worker.computation *= 1.0 + 0.1 * rank as f64;
+        }
+        let features = job(&unlike);
         // Only those of strategies that are not in force may be zero, and logarithms of 1.
-        let zeros = job(&conditions(1.0)).iter().filter(|value| **value == 0.0).count();
-        assert!(zeros < STRATEGIES.len() + 8, "{zeros}");
-        let last = *job(&conditions(1.0)).last().unwrap();
-        assert!(last != 0.0);
+        let zeros = features.iter().filter(|value| **value == 0.0).count();
+        assert!(zeros < STRATEGIES.len() + 4, "{zeros}");
+        assert!(features[JOB_FEATURES - 1] != 0.0);
     }
 
     #[test]

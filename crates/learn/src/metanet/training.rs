@@ -33,6 +33,8 @@ pub struct TrainingOptions {
     pub epochs: usize,
     /// How far steps go at first; they become shorter and shorter.
     pub rate: f32,
+    /// How fast weights shrink that nothing is learned from.
+    pub decay: f32,
     /// How many jobs a step looks at.
     pub batch: usize,
     /// What chance follows from.
@@ -41,7 +43,7 @@ pub struct TrainingOptions {
 
 impl Default for TrainingOptions {
     fn default() -> TrainingOptions {
-        TrainingOptions { epochs: 60, rate: 2e-3, batch: 16, seed: 1 }
+        TrainingOptions { epochs: 60, rate: 2e-3, decay: 0.05, batch: 16, seed: 1 }
     }
 }
 
@@ -62,7 +64,7 @@ pub fn train(
     progress: &mut dyn FnMut(usize, f32),
 ) {
     let mut random = Random::new(options.seed);
-    let mut adam = Adam::new(options.rate);
+    let mut adam = Adam { decay: options.decay, ..Adam::new(options.rate) };
     let usable =
         |sample: &&Sample| sample.conditions.reference().is_some() && sample.measured.len() > 1;
     let mut order: Vec<&Sample> = samples.iter().filter(usable).collect();

@@ -14,12 +14,15 @@ pub struct Adam {
     pub rate: f32,
     /// Longer gradients, over all parameters, are shortened to this.
     pub longest: f32,
+    /// By what share of the rate parameters shrink in each step, whatever their gradients (Loshchilov and Hutter):
+    /// against learning examples by heart.
+    pub decay: f32,
 }
 
 impl Adam {
     /// With usual settings but for the rate.
     pub fn new(rate: f32) -> Adam {
-        Adam { rate, longest: 1.0 }
+        Adam { rate, longest: 1.0, decay: 0.0 }
     }
 
     /// Change parameters, and forget their gradients.
@@ -52,6 +55,7 @@ impl Adam {
             let gradient = scale * gradient;
             *mean = FORGET[0] * *mean + (1.0 - FORGET[0]) * gradient;
             *square = FORGET[1] * *square + (1.0 - FORGET[1]) * gradient * gradient;
+            *value *= 1.0 - self.rate * self.decay;
             *value -= self.rate * *mean * unbias / ((*square * unbias_squares).sqrt() + LEAST);
         }
     }

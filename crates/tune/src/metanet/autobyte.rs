@@ -1,6 +1,7 @@
 //! The meta-network as a predictor of a running job: what its metrics are in the network's words, and what the network
 //! learns when settings change. Whether anybody follows a prediction is not decided here.
 
+use super::generate;
 use crate::{Candidate, Surroundings, searcher::Predictor};
 use paceline_job::ByteSize;
 use paceline_learn::metanet::{
@@ -46,10 +47,11 @@ impl Predictor for AutoByte {
     }
 
     fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64> {
-        let conditions = conditions(seen, &self.surroundings);
-        let prepared = conditions.and_then(|conditions| self.transfer.prepare(&conditions));
-        let Some(prepared) = prepared else { return Vec::new() };
-        let choices: Vec<Option<Choice>> = candidates.iter().map(choice).collect();
+        let Some(conditions) = conditions(seen, &self.surroundings) else { return Vec::new() };
+        let Some(prepared) = self.transfer.prepare(&conditions) else { return Vec::new() };
+        let (bytes, workers) = (conditions.bytes(), conditions.workers.len());
+        let choices = candidates.iter().map(|candidate| choice(candidate, bytes, workers));
+        let choices: Vec<Option<Choice>> = choices.collect();
         let known: Vec<Choice> = choices.iter().copied().flatten().collect();
         let mut speeds = self.transfer.seconds(&prepared, &known).into_iter().map(f64::recip);
         let speed = |choice: Option<Choice>| choice.and_then(|_| speeds.next()).unwrap_or(f64::NAN);
@@ -108,7 +110,9 @@ pub fn conditions(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Cond
     });
     let different: HashSet<&String> = hosts.iter().collect();
     let speed = seen.speed();
-    let present = choice(&Candidate::of(&seen.settings)).filter(|_| speed > 0.0);
+    let bytes = seen.shape.tensors.iter().map(|tensor| tensor.bytes as f64).sum();
+    let present = choice(&Candidate::of(&seen.settings), bytes, seen.workers.len());
+    let present = present.filter(|_| speed > 0.0);
     let conditions = Conditions {
         tensors: sizes.map(tensor).collect(),
         workers: workers.collect(),
@@ -135,8 +139,10 @@ fn rates(seen: &JobMetrics, hosts: &[String], pick: fn(&WorkerMetrics) -> f64) -
     mean.is_normal().then(|| rates.into_iter().map(|rate| rate.unwrap_or(mean)).collect())
 }
 
-/// A candidate in the network's words. `None` if it has no embedding of the strategy.
-pub fn choice(candidate: &Candidate) -> Option<Choice> {
+/// A candidate in the network's words, for a job of so many bytes and workers. `None` if it has no embedding of the
+/// strategy. Partitions smaller than any it learned from are taken for the smallest of those: better no opinion on them
+/// than one from nowhere.
+fn choice(candidate: &Candidate, bytes: f64, workers: usize) -> Option<Choice> {
     // Parameters of a strategy, such as the number of servers, are not told apart.
     let name = candidate.strategy.0.split(':').next().unwrap_or_default();
     let strategy = STRATEGIES.iter().position(|other| *other == name)?;
@@ -144,7 +150,8 @@ pub fn choice(candidate: &Candidate) -> Option<Choice> {
         ByteSize::UNLIMITED => f64::INFINITY,
         ByteSize(bytes) => bytes as f64,
     };
-    Some(Choice { strategy, partition: candidate.partition.0 as f64, credit })
+    let least = generate::least_partition(bytes, workers);
+    Some(Choice { strategy, partition: (candidate.partition.0 as f64).max(least), credit })
 }
 
 /// Whether what a setting gave under one would be what it gives under the other.
@@ -159,7 +166,7 @@ fn are_alike(one: &Conditions, other: &Conditions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Environment, Model, generate},
+        super::{Environment, Model},
         *,
     };
     use crate::Space;

@@ -14,7 +14,7 @@ use paceline_replay::{
 use std::sync::Arc;
 
 /// Steps that are replayed; the first finds nothing left over and does not count.
-const STEPS: usize = 3;
+const STEPS: usize = 2;
 /// Different networks.
 const NETWORKS: u32 = 300;
 /// Invented models.
@@ -33,9 +33,16 @@ const EXPONENTS: std::ops::RangeInclusive<u32> = 16..=26;
 const CREDITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, f64::INFINITY];
 /// How often strategies are tried, in the order of [`STRATEGIES`].
 const POPULARITY: [f64; 7] = [2.0, 3.0, 2.0, 2.0, 2.0, 1.0, 0.5];
-/// Chunks of a step, at most, and times the square of the number of workers, at most: replays of more take too long.
+/// Chunks of a step, at most, and times the square of the number of workers, at most: replays of more take too long. So
+/// many may always be.
+const LEAST_CHUNKS: u64 = 64;
 const MOST_CHUNKS: u64 = 2048;
-const MOST_MESSAGES: u64 = 30_000;
+const MOST_MESSAGES: u64 = 20_000;
+
+/// What chance is drawn for.
+const SAMPLES: u64 = 1 << 40;
+const MODELS: u64 = 2 << 40;
+const ENVIRONMENTS: u64 = 3 << 40;
 
 /// What a sample is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +88,7 @@ impl Generator {
 
     /// The sample with this number. `None` if nothing of it could be replayed. Of eight samples, one is to judge by.
     pub fn sample(&self, number: u64) -> Option<Sample> {
-        let mut random = Random::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = self.random(SAMPLES, number);
         let part = match number % 8 {
             7 => Part::ALL[1 + (number / 8 % 3) as usize],
             _ => Part::Training,
@@ -127,12 +134,19 @@ impl Generator {
     fn model(&self, number: u32) -> Model {
         match self.measured.get(number as usize) {
             Some(model) => model.clone(),
-            None => Model::invented(&mut Random::new(self.seed ^ 0x6d6f_6465 ^ u64::from(number))),
+            None => Model::invented(&mut self.random(MODELS, u64::from(number))),
         }
     }
 
     fn network(&self, number: u32) -> Environment {
-        Environment::invented(&mut Random::new(self.seed ^ 0x6e65_7477 ^ (u64::from(number) << 20)))
+        Environment::invented(&mut self.random(ENVIRONMENTS, u64::from(number)))
+    }
+
+    /// Chance for one thing of a kind. Seeds that are near each other must not give sequences that overlap, so they are
+    /// numbers that look random themselves.
+    fn random(&self, kind: u64, number: u64) -> Random {
+        let kind = Random::new(self.seed ^ kind).bits();
+        Random::new(Random::new(kind ^ number).bits())
     }
 }
 
@@ -186,15 +200,21 @@ pub(super) fn conditions(
     }
 }
 
+/// The smallest partition that was replayed for jobs of so many bytes and workers: smaller ones make too many messages.
+pub(super) fn least_partition(bytes: f64, workers: usize) -> f64 {
+    let workers = workers.max(1) as u64;
+    let most = (MOST_MESSAGES / workers.saturating_mul(workers)).clamp(LEAST_CHUNKS, MOST_CHUNKS);
+    bytes / most as f64
+}
+
 /// Partitions that are worth a try.
 fn partitions(model: &Model, environment: &Environment) -> Vec<f64> {
-    let workers = environment.hosts.len() as u64;
-    let most = (MOST_MESSAGES / (workers * workers)).clamp(64, MOST_CHUNKS);
-    let least = model.bytes() / most;
+    let least = least_partition(model.bytes() as f64, environment.hosts.len());
     let largest = model.tensors().map(|tensor| tensor.bytes()).max().unwrap_or(0);
     let largest = largest.next_power_of_two();
     let sizes = EXPONENTS.map(|exponent| 1u64 << exponent);
-    let mut fits: Vec<u64> = sizes.filter(|size| *size >= least && *size <= largest).collect();
+    let mut fits: Vec<u64> =
+        sizes.filter(|size| *size as f64 >= least && *size <= largest).collect();
     if fits.is_empty() {
         fits.push(largest.clamp(1 << 16, 1 << 26));
     }
@@ -290,6 +310,7 @@ fn settings(choice: &Choice) -> Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn a_sample_follows_from_its_number_and_is_of_the_part_it_is_for() {
@@ -303,6 +324,15 @@ mod tests {
             let reference = sample.conditions.computation();
             assert!(sample.measured.iter().all(|seen| seen.seconds >= 0.99 * reference));
         }
+    }
+
+    #[test]
+    fn hardly_any_two_samples_are_of_the_same_job() {
+        let generator = Generator::new(Vec::new(), 1);
+        let draw = |number| generator.draw(Part::BothNew, &mut generator.random(SAMPLES, number));
+        let drawn: HashSet<(u32, u32)> = (0..100).map(draw).collect();
+        // 18 models and 50 networks are held out.
+        assert!(drawn.len() > 85, "{}", drawn.len());
     }
 
     #[test]

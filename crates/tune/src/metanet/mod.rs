@@ -6,7 +6,7 @@ mod environment;
 mod generate;
 mod model;
 
-pub use autobyte::{AutoByte, choice, conditions};
+pub use autobyte::{AutoByte, conditions};
 pub use environment::Environment;
 pub use generate::{Generator, Part};
 pub use model::Model;
