@@ -12,6 +12,7 @@ mod scenario;
 mod settings;
 mod strategies;
 mod trace;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ Examples:
   paceline run -n 4 -- python train.py     train on four local workers
   paceline replay trace/                   where the time goes, and what if
   paceline optimize trace/ -o plan.toml    what would make it faster
+  paceline tune trace/ --script steps      how it tunes itself as the network changes
   paceline strategies                      ways to all-reduce, explained
   paceline trace traces/                   what a recorded run holds
   paceline bench allreduce                 ours against Gloo and Open MPI
@@ -55,6 +57,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     Strategies(strategies::StrategiesArgs),
     Trace(trace::TraceArgs),
+    Tune(tune::TuneArgs),
     /// Measure on this machine: against peers, and predictions against what happens.
     #[command(subcommand)]
     Bench(Benchmark),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
         Command::Trace(arguments) => trace::run(arguments),
+        Command::Tune(arguments) => tune::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),

@@ -22,7 +22,7 @@ pub use candidate::Candidate;
 pub use decision::{Action, Conditions, Decision};
 pub use detector::{Change, Detector, Signal};
 pub use logged::Logged;
-pub use method::{Method, TuneError, UnknownMethod};
+pub use method::{Method, UnknownMethod};
 pub use space::{Place, Space, strategies};
 pub use surroundings::Surroundings;
 pub use tuner::{Trigger, Tuner};

@@ -2,20 +2,13 @@
 
 use crate::{
     Surroundings, Trigger, Tuner,
-    searcher::{Bayesian, Budget, Keep, ReplaySearch, Searcher, Trials},
+    metanet::AutoByte,
+    searcher::{Bayesian, Budget, Keep, Predicting, ReplaySearch, Searcher, Trials},
 };
 use std::{fmt, str::FromStr};
 
 /// Candidates that are tried where not all are: ByteScheduler tries 25, Horovod 20.
 const TRIALS: usize = 25;
-
-/// A tuner that cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TuneError {
-    /// Use another method.
-    #[error("`{0}` is not built into this program; use `replay`")]
-    NotBuilt(Method),
-}
 
 /// A way to tune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,31 +51,21 @@ impl Method {
     }
 
     /// Who says what would be better, for a job in these surroundings.
-    ///
-    /// # Errors
-    /// [`TuneError::NotBuilt`].
-    pub fn searcher(
-        self,
-        surroundings: &Surroundings,
-        seed: u64,
-    ) -> Result<Box<dyn Searcher>, TuneError> {
-        Ok(match self {
+    pub fn searcher(self, surroundings: &Surroundings, seed: u64) -> Box<dyn Searcher> {
+        let surroundings = surroundings.clone();
+        match self {
             Method::Default => Box::new(Keep),
             Method::Grid => Box::new(Trials::grid()),
             Method::Random => Box::new(Trials::random(TRIALS, seed)),
             Method::Bayesian => Box::new(Bayesian::new(TRIALS, seed)),
-            Method::AutoByte => return Err(TuneError::NotBuilt(self)),
-            Method::Replay => Box::new(ReplaySearch::new(surroundings.clone(), Budget::default())),
-        })
+            Method::AutoByte => Box::new(Predicting(AutoByte::new(surroundings))),
+            Method::Replay => Box::new(ReplaySearch::new(surroundings, Budget::default())),
+        }
     }
 
     /// A tuner for a job in these surroundings, with the usual trigger.
-    ///
-    /// # Errors
-    /// As [`Method::searcher`].
-    pub fn tuner(self, surroundings: &Surroundings, seed: u64) -> Result<Tuner, TuneError> {
-        let searcher = self.searcher(surroundings, seed)?;
-        Ok(Tuner::new(searcher, surroundings, Trigger::default()))
+    pub fn tuner(self, surroundings: &Surroundings, seed: u64) -> Tuner {
+        Tuner::new(self.searcher(surroundings, seed), surroundings, Trigger::default())
     }
 }
 

@@ -1,9 +1,9 @@
-//! What workers would measure of a step: noisy, smoothed over several steps, and nothing of the first steps under new
-//! settings, as the runtime's own metrics.
+//! What workers would measure of a step: as the runtime's rules make it of a replay, with noise, smoothed over several steps,
+//! and nothing of the first steps under new settings.
 
-use super::{Noise, Stage, Weather};
+use super::Noise;
 use paceline_job::{Settings, ViewVersion};
-use paceline_replay::Random;
+use paceline_replay::{Random, graph::Shown};
 use paceline_sync::metrics::{JobMetrics, JobShape, LayerMetrics, Smoothed, WorkerMetrics};
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ const WARMUP: u64 = 2;
 /// Smoothed metrics of all workers.
 pub(super) struct Meter {
     shape: Arc<JobShape>,
-    computation: Vec<Vec<LayerMetrics>>,
     workers: Vec<Gauges>,
     seconds: Smoothed,
     view: u32,
@@ -22,20 +21,21 @@ pub(super) struct Meter {
     random: Random,
 }
 
-/// Of one worker. Its layers get slower and faster together.
+/// Of one worker.
 #[derive(Clone, Default)]
 struct Gauges {
     upload: Smoothed,
     download: Smoothed,
-    slowness: Smoothed,
+    rest: Smoothed,
+    /// Forward and backward.
+    layers: Vec<[Smoothed; 2]>,
 }
 
 impl Meter {
-    pub fn new(stage: &Stage, noise: Noise) -> Meter {
+    pub fn new(noise: Noise) -> Meter {
         Meter {
-            shape: stage.shape(),
-            computation: stage.computation(),
-            workers: vec![Gauges::default(); stage.workers()],
+            shape: Arc::default(),
+            workers: Vec::new(),
             seconds: Smoothed::default(),
             view: 1,
             steps_in_view: 0,
@@ -48,32 +48,29 @@ impl Meter {
     pub fn switch(&mut self) {
         self.view += 1;
         self.steps_in_view = 0;
-        self.workers.fill_with(Gauges::default);
+        self.workers.clear();
         self.seconds = Smoothed::default();
     }
 
     /// What a step takes with its noise.
     pub fn noisy(&mut self, seconds: f64) -> f64 {
-        let noise = self.noise.step;
-        seconds * self.factor(noise)
+        seconds * self.factor(self.noise.step)
     }
 
-    /// A step of so many seconds was taken.
-    pub fn step(&mut self, stage: &Stage, weather: &Weather, seconds: f64) {
+    /// A step of so many seconds was taken, in which workers saw this but for the noise.
+    pub fn step(&mut self, shown: &Shown, seconds: f64) {
         self.steps_in_view += 1;
         if self.steps_in_view <= WARMUP {
             return;
         }
+        self.shape = shown.shape.clone();
         self.seconds.add(seconds);
-        for rank in 0..self.workers.len() {
-            let (upload, download) = rates(stage, weather, rank);
-            let upload = upload * self.factor(self.noise.wire);
-            let download = download * self.factor(self.noise.wire);
-            let slowness = weather.slowness[rank] * self.factor(self.noise.step);
-            let gauges = &mut self.workers[rank];
-            gauges.upload.add(upload);
-            gauges.download.add(download);
-            gauges.slowness.add(slowness);
+        self.workers.resize(shown.workers.len(), Gauges::default());
+        for (rank, worker) in shown.workers.iter().enumerate() {
+            // All layers of a step are slower or faster together.
+            let [upload, download] = [(); 2].map(|()| self.factor(self.noise.wire));
+            let computation = self.factor(self.noise.step);
+            self.workers[rank].add(worker, upload, download, computation);
         }
     }
 
@@ -82,25 +79,13 @@ impl Meter {
         if self.seconds.count() == 0 {
             return None;
         }
-        let worker = |(gauges, layers): (&Gauges, &Vec<LayerMetrics>)| WorkerMetrics {
-            seconds: self.seconds.value(),
-            upload: gauges.upload.value(),
-            download: gauges.download.value(),
-            layers: layers
-                .iter()
-                .map(|layer| LayerMetrics {
-                    forward: layer.forward * gauges.slowness.value(),
-                    backward: layer.backward * gauges.slowness.value(),
-                })
-                .collect(),
-            ..WorkerMetrics::default()
-        };
+        let workers = self.workers.iter().map(|gauges| gauges.shown(self.seconds.value()));
         Some(JobMetrics {
             step,
             view: ViewVersion(self.view),
             settings: settings.clone(),
             shape: self.shape.clone(),
-            workers: self.workers.iter().zip(&self.computation).map(worker).collect(),
+            workers: workers.collect(),
         })
     }
 
@@ -113,18 +98,29 @@ impl Meter {
     }
 }
 
-/// What a worker sees its wire carry each way: what lies between it and its neighbours, with whom it exchanges most.
-fn rates(stage: &Stage, weather: &Weather, rank: usize) -> (f64, f64) {
-    let workers = stage.workers();
-    let between = |one: usize, other: usize| {
-        let mut rate = weather.hosts[one].bytes_per_second();
-        rate = rate.min(weather.hosts[other].bytes_per_second());
-        let racks = [stage.rack_of(one), stage.rack_of(other)];
-        if racks[0] != racks[1] {
-            let uplinks = racks.iter().filter_map(|rack| weather.uplinks.get(*rack));
-            rate = uplinks.map(|uplink| uplink.bytes_per_second()).fold(rate, f64::min);
+impl Gauges {
+    fn add(&mut self, worker: &WorkerMetrics, upload: f64, download: f64, computation: f64) {
+        self.upload.add(worker.upload * upload);
+        self.download.add(worker.download * download);
+        self.rest.add(worker.rest * computation);
+        self.layers.resize(worker.layers.len(), Default::default());
+        for (gauges, layer) in self.layers.iter_mut().zip(&worker.layers) {
+            gauges[0].add(layer.forward * computation);
+            gauges[1].add(layer.backward * computation);
         }
-        rate
-    };
-    (between(rank, (rank + 1) % workers), between((rank + workers - 1) % workers, rank))
+    }
+
+    fn shown(&self, seconds: f64) -> WorkerMetrics {
+        let layer = |[forward, backward]: &[Smoothed; 2]| LayerMetrics {
+            forward: forward.value(),
+            backward: backward.value(),
+        };
+        WorkerMetrics {
+            seconds,
+            upload: self.upload.value(),
+            download: self.download.value(),
+            rest: self.rest.value(),
+            layers: self.layers.iter().map(layer).collect(),
+        }
+    }
 }

@@ -73,7 +73,7 @@ pub fn play(
 ) -> Result<Trial, ArenaError> {
     let stage = truth.stage();
     let mut settings = stage.settings.clone();
-    let mut meter = Meter::new(stage, noise);
+    let mut meter = Meter::new(noise);
     let mut trial = Trial::default();
     let mut coming = None;
     let (mut now, mut step, mut phase) = (0.0, 0_u64, 0);
@@ -93,13 +93,15 @@ pub fn play(
             }
         }
         let weather = &phases[phase].weather;
-        let expected = truth.seconds(weather, &Candidate::of(&settings))?;
+        let present = Candidate::of(&settings);
+        let expected = truth.seconds(weather, &present)?;
+        let shown = truth.shown(weather, &present)?;
         let seconds = meter.noisy(expected);
         let best = best.get(phase).copied().unwrap_or(expected);
         trial.samples.push(Sample { at: now, seconds, best, expected });
         now += seconds;
         step += 1;
-        meter.step(stage, weather, seconds);
+        meter.step(&shown, seconds);
         if !step.is_multiple_of(EVERY) {
             continue;
         }

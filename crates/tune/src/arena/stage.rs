@@ -2,13 +2,9 @@
 
 use super::Weather;
 use crate::Surroundings;
-use paceline_job::{
-    Link, Rate, Settings,
-    graph::layered::{LayerTimes, Layered},
-};
+use paceline_job::{Link, Rate, Settings, graph::layered::Layered};
 use paceline_replay::ClusterConfig;
-use paceline_sync::metrics::{JobShape, LayerMetrics, TensorShape};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// A job and its network.
 #[derive(Clone, Debug)]
@@ -67,39 +63,5 @@ impl Stage {
             memory: self.memory,
             crosses_step: self.layered.crosses_step,
         }
-    }
-
-    /// What the job synchronises, in the order of the forward pass.
-    pub fn shape(&self) -> Arc<JobShape> {
-        let tensors = self.layered.layers.iter().flat_map(|layer| &layer.tensors);
-        let shape = |tensor: &paceline_job::trace::Tensor| TensorShape {
-            name: tensor.name.clone(),
-            bytes: tensor.bytes(),
-        };
-        Arc::new(JobShape { tensors: tensors.map(shape).collect() })
-    }
-
-    /// Computation of each tensor's layer on each worker when nothing disturbs. A layer of several tensors computes before
-    /// the first is needed and until the last is posted; one of none computes before the one that follows it.
-    pub fn computation(&self) -> Vec<Vec<LayerMetrics>> {
-        self.layered.workers.iter().map(|worker| self.of_tensors(worker.steps.first())).collect()
-    }
-
-    fn of_tensors(&self, step: Option<&Vec<LayerTimes>>) -> Vec<LayerMetrics> {
-        let layer_of = self.layered.layer_of_tensors();
-        let mut tensors = vec![LayerMetrics::default(); layer_of.len()];
-        if tensors.is_empty() {
-            return tensors;
-        }
-        let seconds = |nanoseconds: u64| nanoseconds as f64 * 1e-9;
-        for (layer, times) in step.into_iter().flatten().enumerate() {
-            let at_or_after = layer_of.partition_point(|other| (*other as usize) < layer);
-            let forward = at_or_after.min(tensors.len() - 1);
-            let after = layer_of.partition_point(|other| (*other as usize) <= layer);
-            let backward = after.saturating_sub(1);
-            tensors[forward].forward += seconds(times.forward_gap + times.forward + times.update);
-            tensors[backward].backward += seconds(times.backward_gap + times.backward);
-        }
-        tensors
     }
 }

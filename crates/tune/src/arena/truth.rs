@@ -6,25 +6,31 @@ use paceline_job::{
     Host, Link, Measured, Topology, View,
     graph::layered::{LayerTimes, Layered},
 };
-use paceline_replay::graph::{Network, play};
+use paceline_replay::{
+    ClusterConfig,
+    graph::{Network, Shown, metrics, play},
+};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
-/// Steps that are played: the first finds nothing left over from one before, the last is what counts.
+/// Steps that are played: the first finds nothing left over from one before, the others count.
 const STEPS: usize = 3;
+/// Steps that workers measure: they leave out the first ones.
+const MEASURED: usize = 6;
 
 /// Plays a job, and remembers.
 #[derive(Debug)]
 pub struct Truth<'s> {
     stage: &'s Stage,
     known: FxHashMap<(Vec<u64>, Candidate), f64>,
+    shown: FxHashMap<(Vec<u64>, Candidate), Rc<Shown>>,
     replays: usize,
 }
 
 impl<'s> Truth<'s> {
     /// Of this job.
     pub fn of(stage: &'s Stage) -> Truth<'s> {
-        Truth { stage, known: FxHashMap::default(), replays: 0 }
+        Truth { stage, known: FxHashMap::default(), shown: FxHashMap::default(), replays: 0 }
     }
 
     /// The job.
@@ -44,14 +50,32 @@ impl<'s> Truth<'s> {
             return Ok(*known);
         }
         self.replays += 1;
-        let graph = self.layered(weather).graph();
-        let played = play(&graph, &self.network(weather, candidate))?;
-        let seconds = played.step_ms(STEPS - 2) / 1e3;
+        let graph = self.layered(weather, STEPS).graph();
+        let played = play(&graph, &self.network(weather, candidate, false))?;
+        let seconds = played.step_ms(0) / 1e3;
         if seconds <= 0.0 {
             return Err(ArenaError::Idle);
         }
         self.known.insert(key, seconds);
         Ok(seconds)
+    }
+
+    /// What workers measure, by the rules of the runtime and without noise.
+    pub fn shown(
+        &mut self,
+        weather: &Weather,
+        candidate: &Candidate,
+    ) -> Result<Rc<Shown>, ArenaError> {
+        let key = (weather.key(), candidate.clone());
+        if let Some(shown) = self.shown.get(&key) {
+            return Ok(shown.clone());
+        }
+        self.replays += 1;
+        let graph = self.layered(weather, MEASURED).graph();
+        let played = play(&graph, &self.network(weather, candidate, true))?;
+        let shown = Rc::new(metrics(&graph, &played)?);
+        self.shown.insert(key, shown.clone());
+        Ok(shown)
     }
 
     /// The fastest candidate of a space, and the seconds of its step.
@@ -70,8 +94,8 @@ impl<'s> Truth<'s> {
         Ok(best)
     }
 
-    fn layered(&self, weather: &Weather) -> Layered {
-        let mut layered = self.stage.layered.clone().repeated(STEPS);
+    fn layered(&self, weather: &Weather, steps: usize) -> Layered {
+        let mut layered = self.stage.layered.clone().repeated(steps);
         for (worker, slowness) in layered.workers.iter_mut().zip(&weather.slowness) {
             let slower = |time: u64| (time as f64 * slowness) as u64;
             for times in worker.steps.iter_mut().flatten() {
@@ -87,7 +111,7 @@ impl<'s> Truth<'s> {
         layered
     }
 
-    fn network(&self, weather: &Weather, candidate: &Candidate) -> Network {
+    fn network(&self, weather: &Weather, candidate: &Candidate, traffic: bool) -> Network {
         let stage = self.stage;
         let hosts = stage.layered.workers.iter().map(|worker| worker.host.clone());
         let link = |rate| Link { rate, latency: stage.latency };
@@ -112,7 +136,7 @@ impl<'s> Truth<'s> {
         let mut view = View::on_hosts(hosts.collect(), candidate.settings(&stage.settings));
         // `auto` decides by what workers measured when they met, on a calm day.
         view.measured = Measured { memory: Some(stage.memory), wire: Some(link(stage.rate)) };
-        let config = Box::new(stage.config.clone());
+        let config = Box::new(ClusterConfig { traffic, ..stage.config.clone() });
         Network::Engines { view: Arc::new(view), topology, config }
     }
 }

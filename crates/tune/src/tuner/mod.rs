@@ -38,6 +38,8 @@ pub struct Tuner {
     /// The latest under the present settings and conditions, at most a window of them.
     speeds: VecDeque<f64>,
     state: State,
+    /// Observations until it looks even so.
+    heartbeat: u64,
     /// Observations during which nothing is looked for.
     quiet: u64,
     /// What `quiet` will be after the next mistake.
@@ -97,6 +99,7 @@ impl Tuner {
             known: Vec::new(),
             speeds: VecDeque::new(),
             state,
+            heartbeat: trigger.heartbeat,
             quiet: 0,
             back_off: trigger.back_off,
             refusal: None,
@@ -169,8 +172,10 @@ impl Tuner {
         if let Some(change) = change {
             self.forget(change);
             pending = Some(change.to_string());
-        } else if pending.is_none() && since >= self.trigger.heartbeat {
+            self.heartbeat = self.trigger.heartbeat;
+        } else if pending.is_none() && since >= self.heartbeat {
             pending = Some("heartbeat".to_string());
+            self.heartbeat = (2 * self.heartbeat).min(self.trigger.slowest_heartbeat);
         }
         match pending {
             Some(cause) if self.quiet == 0 => {

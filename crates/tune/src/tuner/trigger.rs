@@ -8,8 +8,10 @@ use crate::{Action, Change, Conditions, Signal};
 pub struct Trigger {
     /// A candidate is followed from this predicted gain on. AutoByte found 5 % enough against oscillation.
     pub threshold: f64,
-    /// Look at least this often, even if nothing seems to have changed.
+    /// After this long look even if nothing seems to have changed, then after twice as long, and so on: looking is not free.
     pub heartbeat: u64,
+    /// It does not double beyond this.
+    pub slowest_heartbeat: u64,
     /// After a change of conditions or settings, how many observations may still speak of what was before.
     pub settle: u64,
     /// A speed is the median of so many.
@@ -27,6 +29,7 @@ impl Default for Trigger {
         Trigger {
             threshold: 0.05,
             heartbeat: 100,
+            slowest_heartbeat: 1600,
             settle: 2,
             window: 4,
             back_off: 8,

@@ -1,0 +1,157 @@
+//! Tuners on a small job in virtual time: what they see is made by the runtime's own rules of what the engines did, with noise.
+
+use paceline_job::{
+    ByteSize, Dtype, Link, Rate, Settings, StrategyChoice,
+    graph::layered::{LayerTimes, Layered},
+    trace::{Layer, Tensor},
+};
+use paceline_replay::{ClusterConfig, WorkerConfig};
+use paceline_sync::policy::Policy;
+use paceline_tune::{
+    Action, Candidate, Method, Space, Surroundings, Trigger, Tuner,
+    arena::{Named, Noise, Outcome, Stage, Trial, Truth, Yardstick, play},
+};
+use std::{ops::ControlFlow, time::Duration};
+
+/// Six layers whose largest is needed last: what overtakes matters. Four workers.
+fn stage() -> Stage {
+    let layer = |(place, kibibytes): (usize, u64)| Layer {
+        name: format!("layer {place}").into(),
+        tensors: vec![Tensor {
+            name: format!("weight {place}").into(),
+            elements: kibibytes << 8,
+            dtype: Dtype::F32,
+        }],
+        activation_bytes: 0,
+    };
+    let layers: Vec<Layer> =
+        [64, 256, 512, 2048, 4096, 8192].into_iter().enumerate().map(layer).collect();
+    let times = LayerTimes { forward: 1_000_000, backward: 2_000_000, ..LayerTimes::default() };
+    let hosts = (0..4).map(|rank| format!("host{rank}")).collect();
+    let link = |rate, microseconds| Link {
+        rate: Rate::from_bits_per_second(rate),
+        latency: Duration::from_micros(microseconds),
+    };
+    Stage {
+        layered: Layered::alike(layers, &[times; 6], hosts, 1),
+        racks: 2,
+        rate: Rate::from_bits_per_second(20e9),
+        uplink: None,
+        latency: Duration::from_micros(200),
+        memory: link(32e9, 5),
+        config: ClusterConfig {
+            worker: WorkerConfig {
+                per_frame: Duration::from_micros(10),
+                ..WorkerConfig::default()
+            },
+            ..ClusterConfig::default()
+        },
+        // Far from good where wires are fast.
+        settings: Settings {
+            strategy: StrategyChoice("ring".to_string()),
+            partition: ByteSize::kib(64),
+            credit: ByteSize::kib(64),
+            ..Settings::default()
+        },
+    }
+}
+
+fn space(truth: &mut Truth<'_>) -> Space {
+    let stage = truth.stage();
+    let present = Candidate::of(&stage.settings);
+    let shape = truth.shown(&stage.calm(), &present).unwrap().shape.clone();
+    let names = ["ring", "double_tree", "parameter_server"];
+    Space::of(&shape, names.map(|name| StrategyChoice(name.to_string())).to_vec()).coarse()
+}
+
+fn run(method: Method, script: Named, seed: u64) -> (Outcome, Yardstick, Trial, Vec<Action>) {
+    let stage = stage();
+    let mut truth = Truth::of(&stage);
+    let space = space(&mut truth);
+    let (_, phases) = script.script(&mut truth, 250.0).unwrap();
+    let yardstick = Yardstick::of(&mut truth, &phases, &space).unwrap();
+    let mut tuner = tuner(method, &stage.surroundings(), &space, seed);
+    let noise = Noise { seed, ..Noise::default() };
+    let best = yardstick.best_seconds.clone();
+    let mut go_on = |_: f64| ControlFlow::Continue(());
+    let trial = play(&mut truth, &phases, &best, &mut tuner, noise, &mut go_on).unwrap();
+    let actions = tuner.take_decisions().iter().map(|decision| decision.action).collect();
+    (Outcome::of(&trial, &phases, &yardstick), yardstick, trial, actions)
+}
+
+fn tuner(method: Method, surroundings: &Surroundings, space: &Space, seed: u64) -> Tuner {
+    let searcher = method.searcher(surroundings, seed);
+    Tuner::new(searcher, surroundings, Trigger::default()).with_space(space.clone())
+}
+
+#[test]
+fn replay_search_recovers_most_of_what_there_is_to_gain() {
+    for seed in 1..=3 {
+        let (outcome, yardstick, ..) = run(Method::Replay, Named::Steps, seed);
+        assert!(yardstick.headroom_over_default() > 0.1, "{}", yardstick.headroom_over_default());
+        let recovered = outcome.recovered_over_default.unwrap();
+        assert!(recovered > 0.8, "seed {seed}: {recovered}");
+        for (place, phase) in outcome.phases.iter().enumerate() {
+            assert!(phase.end_share > 0.93, "seed {seed}, phase {place}: {}", phase.end_share);
+        }
+        assert!(outcome.switches <= 12, "seed {seed}: {}", outcome.switches);
+    }
+}
+
+#[test]
+fn replay_search_is_never_worse_than_leaving_things_as_they_are() {
+    for script in [Named::Bursts, Named::SlowHost, Named::SlowRack, Named::Straggler] {
+        let (outcome, ..) = run(Method::Replay, script, 1);
+        assert!(outcome.over_default > -0.02, "{script}: {}", outcome.over_default);
+    }
+}
+
+#[test]
+fn replay_search_rests_where_nothing_changes() {
+    for seed in 1..=3 {
+        let (outcome, _, trial, _) = run(Method::Replay, Named::Still, seed);
+        assert!(outcome.switches <= 2, "seed {seed}: {:?}", trial.switches);
+        assert!(outcome.phases[0].end_share > 0.95, "seed {seed}: {outcome:?}");
+    }
+}
+
+#[test]
+fn bayesian_search_tries_a_few_candidates_and_rests() {
+    let (outcome, _, _, actions) = run(Method::Bayesian, Named::Still, 1);
+    let tries = actions.iter().filter(|action| **action == Action::Try).count();
+    assert_eq!(tries, 25);
+    assert_eq!(actions.last(), Some(&Action::Switch));
+    assert!(outcome.phases[0].end_share > 0.9, "{outcome:?}");
+}
+
+#[test]
+fn a_run_follows_from_its_seed() {
+    let steps = |seed| run(Method::Replay, Named::SlowHost, seed).2.samples;
+    assert_eq!(steps(1), steps(1));
+    assert_ne!(steps(1), steps(2));
+}
+
+#[test]
+fn metrics_that_show_nothing_are_answered_with_nothing() {
+    let stage = stage();
+    let mut truth = Truth::of(&stage);
+    let space = space(&mut truth);
+    let mut tuner = tuner(Method::Replay, &stage.surroundings(), &space, 1);
+    let present = Candidate::of(&stage.settings);
+    let shown = truth.shown(&stage.calm(), &present).unwrap();
+    let mut metrics = paceline_sync::metrics::JobMetrics {
+        step: 1,
+        view: paceline_job::ViewVersion(1),
+        settings: stage.settings.clone(),
+        shape: shown.shape.clone(),
+        workers: shown.workers.clone(),
+    };
+    for worker in &mut metrics.workers {
+        (worker.upload, worker.download) = (0.0, f64::NAN);
+    }
+    for _ in 0..500 {
+        assert_eq!(tuner.observe(&metrics), None);
+    }
+    metrics.workers.clear();
+    assert_eq!(tuner.observe(&metrics), None);
+}
