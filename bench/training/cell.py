@@ -98,7 +98,7 @@ class Testbed:
             command = [self._command, "run", "--hosts", str(cell.hosts), "--rate", cell.rate, "--", sys.executable]
             command += [str(pathlib.Path(__file__).parent / "worker.py")]
             command += ["--cell", str(folder / "cell.json"), "--out", str(folder / "out.json")]
-            code, last_words = self._run(command, _environment(cell), patience, progress)
+            code, last_words = self.run(command, _environment(cell), patience, progress)
             if code or not (folder / "out.json").exists():
                 raise CellError(f"the workers ended with {code}:\n{last_words}")
             found: dict[str, Any] = json.loads((folder / "out.json").read_text())
@@ -115,9 +115,10 @@ class Testbed:
                 running.kill()
                 running.wait()
 
-    def _run(
+    def run(
         self, command: list[str], environment: dict[str, str], patience: float, progress: Callable[[str], None]
     ) -> tuple[int, str]:
+        """Run a command of the testbed, for `patience` seconds at most: its exit code and its last words."""
         timed_out = False
 
         def expire(*_: Any) -> None:
@@ -157,10 +158,15 @@ def _described(cell: Cell) -> dict[str, Any]:
 
 
 def _environment(cell: Cell) -> dict[str, str]:
-    environment = {**os.environ, "PACELINE_SECRET": secrets.token_hex(32), "PYTHONWARNINGS": "ignore"}
+    return environment(played=cell.profile is not None)
+
+
+def environment(played: bool) -> dict[str, str]:
+    """Of a job's workers; `played` where nothing is computed."""
+    variables = {**os.environ, "PACELINE_SECRET": secrets.token_hex(32), "PYTHONWARNINGS": "ignore"}
     # Whoever started this may be a worker of something else.
-    environment.pop("PACELINE_COORDINATOR", None)
-    if cell.profile is not None:
+    variables.pop("PACELINE_COORDINATOR", None)
+    if played:
         # Several workers share the processors, and nothing is computed: more threads are only in the way.
-        environment.setdefault("OMP_NUM_THREADS", "1")
-    return environment
+        variables.setdefault("OMP_NUM_THREADS", "1")
+    return variables

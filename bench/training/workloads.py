@@ -122,6 +122,10 @@ class Played(Workload):
     def loss(self, model: nn.Module) -> torch.Tensor:
         return model(torch.zeros(1, requires_grad=True))
 
+    def slow(self, factor: float) -> None:
+        """From now on computation takes so many times as long as the profile says."""
+        self._device.slowness = factor
+
 
 class Device:
     """Computes for as long as it is told, like a GPU that is given one kernel after another."""
@@ -132,6 +136,8 @@ class Device:
         ctypes.CDLL(None).prctl(pr_set_timerslack, nanoseconds, 0, 0, 0)
         self._woken = self._used = 0.0
         self._late = 0.0
+        #: How many times as long everything takes as it is told.
+        self.slowness = 1.0
 
     def compute(self, seconds: float) -> None:
         """Return when it is done.
@@ -142,7 +148,7 @@ class Device:
         """
         now = time.perf_counter()
         waited = (now - self._woken) - (time.thread_time() - self._used)
-        end = now - max(self._late - max(waited, 0.0), 0.0) + seconds
+        end = now - max(self._late - max(waited, 0.0), 0.0) + self.slowness * seconds
         if end > now:
             time.sleep(end - now)
         self._woken, self._used = time.perf_counter(), time.thread_time()

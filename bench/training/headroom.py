@@ -1,0 +1,209 @@
+"""What self-tuning can gain and what it does gain, in virtual time: models × scripts of changing conditions, models × rates
+× kinds of strategies where nothing changes, and what finding a setting costs.
+
+    python bench/training/headroom.py dynamic --out results
+    python bench/training/headroom.py static --out results --rates 10gbit,25gbit,100gbit
+
+Every cell is one `paceline tune --json`, kept in --out: a run that is broken off goes on where it was. Tables go to standard
+output as Markdown. Nothing is measured in real time but how long tuners think.
+
+Exit codes: 0 every cell was played, 1 error, 3 a cell failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from profiles import SHIPPED
+
+MODELS = "resnet50,vgg16,bert-base,gpt2,lstm"
+SCRIPTS = "steps,ramp,bursts,slow-host,slow-rack,straggler,second-job"
+METHODS = "default,bo,autobyte,replay"
+
+#: Kinds of strategies that are looked at apart from each other.
+KINDS = {"parameter server": "parameter_server", "all-reduce": "ring,double_tree"}
+
+#: Seconds that a cell may take.
+PATIENCE = 3600.0
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        found = list(cells(options))
+    except KeyboardInterrupt:
+        return 130
+    except OSError as problem:
+        print(f"headroom.py: {problem}", file=sys.stderr)
+        return 1
+    print(dynamic(found) if options.what == "dynamic" else static(found))
+    print(cost(found))
+    return 3 if any(report is None for _, report in found) else 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("dynamic", "static"))
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="where cells are kept (JSON)")
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--scripts", default=SCRIPTS, help="of `dynamic`")
+    parser.add_argument("--rates", default="25gbit", help="of wires [25gbit]")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--workers", type=int, default=4, help="[4]")
+    parser.add_argument("--latency", default="50us", help="of a message between hosts [50us]")
+    parser.add_argument("--slow", type=float, default=1.0, help="how many times slower computation is [1]")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each cell [1]")
+    parser.add_argument("--fine", action="store_true", help="all partitions and credits, not every second")
+    parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
+    return parser
+
+
+def cells(options: argparse.Namespace) -> Iterator[tuple[dict[str, str], dict[str, Any] | None]]:
+    """What each cell is called, and what came of it."""
+    kinds = KINDS if options.what == "static" else {"any": ",".join(KINDS.values())}
+    scripts = ["still"] if options.what == "static" else options.scripts.split(",")
+    for model in options.models.split(","):
+        for rate in options.rates.split(","):
+            for script in scripts:
+                for kind, strategies in kinds.items():
+                    for seed in range(1, options.seeds + 1):
+                        names = {"model": model, "rate": rate, "script": script, "kind": kind, "seed": str(seed)}
+                        yield names, played(options, names, strategies)
+
+
+def played(options: argparse.Namespace, names: dict[str, str], strategies: str) -> dict[str, Any] | None:
+    """One cell; from its file, where it was played before."""
+    file = options.out / ("-".join(names.values()).replace(" ", "_") + ".json")
+    if file.exists():
+        return json.loads(file.read_text())
+    print(" ".join(names.values()), file=sys.stderr, flush=True)
+    command = [
+        options.paceline, "tune", str(SHIPPED / f"{names['model']}.json"), "--json", "--script", names["script"],
+        "--workers", str(options.workers), "--bandwidth", names["rate"], "--latency", options.latency,
+        "--slow", str(options.slow), "--seed", names["seed"], "--strategies", strategies,
+        "--racks", "2" if names["script"] == "slow-rack" else "1",
+    ]  # fmt: skip
+    command += [] if options.fine else ["--coarse"]
+    if names["kind"] != "any":
+        # A job of this kind begins with its first strategy; otherwise with what Paceline chooses by itself.
+        plan = options.out / f"{names['kind'].replace(' ', '_')}.toml"
+        plan.write_text(f'[settings]\nstrategy = "{strategies.split(",")[0]}"\n')
+        command += ["--plan", str(plan)]
+    for method in options.methods.split(","):
+        command += ["--method", method]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode:
+        print(f"failed: {done.stderr.strip()}", file=sys.stderr, flush=True)
+        return None
+    report: dict[str, Any] = json.loads(done.stdout)
+    for run in report["runs"]:
+        del run["decisions"]
+    file.write_text(json.dumps(report))
+    return report
+
+
+def dynamic(found: list[tuple[dict[str, str], dict[str, Any] | None]]) -> str:
+    """Headroom, and what each method recovers of it."""
+    methods = methods_of(found)
+    lines = [
+        f"| model, script | headroom over best single | over beginning | {' | '.join(methods)} |",
+        f"|---|---|---|{'---|' * len(methods)}",
+    ]
+    for names, report in found:
+        if report is None:
+            continue
+        runs = {run["method"]: run for run in report["runs"]}
+        row = [
+            f"{names['model']} {names['rate']}, {names['script']}",
+            percent(report["headroom"]),
+            percent(report["headroom_over_default"]),
+            *(recovered(runs[method]) for method in methods),
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    lines.append(
+        "\nUnder each method: steps over the beginning; (share of the headroom over the best single setting, share of that over "
+        "the beginning); the worst end of a phase against its best setting; switches."
+    )
+    return "\n".join(lines)
+
+
+def recovered(run: dict[str, Any]) -> str:
+    shares = ", ".join(share(run[name]) for name in ("recovered", "recovered_over_default"))
+    worst = min(phase["end_share"] for phase in run["phases"]) - 1
+    return f"{percent(run['over_default'])} ({shares}), {percent(worst)}, {run['switches']}"
+
+
+def static(found: list[tuple[dict[str, str], dict[str, Any] | None]]) -> str:
+    """What each method ends with, against the best of the grid."""
+    methods = methods_of(found)
+    lines = [
+        f"| model, rate, kind | best of the grid | {' | '.join(methods)} |",
+        f"|---|---|{'---|' * len(methods)}",
+    ]
+    ends: dict[str, list[float]] = {method: [] for method in methods}
+    for names, report in found:
+        if report is None:
+            continue
+        best = report["yardstick"]["best"][0]
+        row = [f"{names['model']}, {names['rate']}, {names['kind']}"]
+        row.append(f"{best['strategy']} {best['partition']}/{best['credit']}")
+        for run in report["runs"]:
+            end = run["phases"][0]["end_share"] - 1
+            ends[run["method"]].append(end)
+            row.append(percent(end))
+        lines.append(f"| {' | '.join(row)} |")
+    means = [percent(statistics.mean(ends[method])) if ends[method] else "–" for method in methods]
+    lines.append(f"| mean | | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def cost(found: list[tuple[dict[str, str], dict[str, Any] | None]]) -> str:
+    """What finding the first setting costs: medians over all cells where the beginning is more than 5 % from the best."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for _, report in found:
+        runs = report["runs"] if report else []
+        begun = next((run for run in runs if run["method"] == "default"), None)
+        if begun is None or begun["phases"][0]["found"]:
+            continue
+        for run in runs:
+            rows.setdefault(run["method"], []).append(run)
+    if not rows:
+        return "\nSearch cost: in no cell is the beginning more than 5 % from the best setting of the first phase."
+    lines = [
+        "\n| method | cells | found | steps until within 5 % | seconds lost until then | longest thought |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, runs in rows.items():
+        first = [run["phases"][0] for run in runs]
+        steps = statistics.median(phase["steps_until_near"] for phase in first)
+        lost = statistics.median(phase["seconds_lost"] for phase in first)
+        thought = max(run["longest_thought_seconds"] for run in runs)
+        count = sum(phase["found"] for phase in first)
+        lines.append(f"| {method} | {len(runs)} | {count} | {steps:.0f} | {lost:.2f} | {thought:.2f} s |")
+    return "\n".join(lines)
+
+
+def methods_of(found: list[tuple[dict[str, str], dict[str, Any] | None]]) -> list[str]:
+    first = next((report for _, report in found if report is not None), None)
+    return [run["method"] for run in first["runs"]] if first else []
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""A real job whose link rates and workers change while it runs, under several tuners: speed over time against the best
+fixed setting of each phase.
+
+    sudo -E python bench/training/tuning.py --profile resnet50 --slow 20 --hosts 4 --rate 1gbit --script rates.txt
+
+Layers are played by timers on the hosts of a testbed, one worker each. The script has the lines of `paceline-testbed run
+--script` and of `paceline tune` (`60 host3 100mbit`, `120 worker2 2x`), with seconds since training begins. Fixed settings are
+measured first, in the conditions of each phase; those of `--settings`, what the replay takes for the best of each phase and of
+all, and the beginning. What there was to gain is printed before anything else. The table goes to standard output, everything
+to --json.
+
+Exit codes: 0 all measured, 1 error, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import bounds
+import profiles
+from cell import START, CellError, Testbed, environment
+
+#: In force at the beginning.
+BEGINNING = "auto 1MiB 1MiB"
+
+#: The part of a phase whose speed is that of its end.
+END = 0.25
+
+#: Steps at the beginning of a fixed setting that do not count.
+WARMUP = 4
+
+#: Longer than a script lasts by this factor and this many seconds, and it has failed.
+PATIENCE, GRACE = 2.0, 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a script."""
+
+    at: float
+    what: str
+    how: str
+
+    def written(self, delay: float) -> str:
+        return f"{self.at + delay} {self.what} {self.how}\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of time between two changes, and all that was changed until then."""
+
+    begin: float
+    end: float
+    lines: tuple[Line, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    try:
+        (profile,) = profiles.read(options.profile)
+        bounds.bits_per_second(options.rate)
+        lines = read_script(options.script)
+        settings = [setting.strip() for setting in options.settings.split(",") if setting.strip()]
+        if any(len(setting.split()) != 3 for setting in settings):
+            raise ValueError("--settings: write STRATEGY PARTITION CREDIT, such as `ring 1MiB 4MiB`")
+    except (ValueError, OSError) as problem:
+        print(f"tuning.py: {problem}", file=sys.stderr)
+        return 2
+    bench = Bench(options, profile.slowed(options.slow), lines)
+    try:
+        bench.run(settings, [method.strip() for method in options.methods.split(",")])
+    except KeyboardInterrupt:
+        bench.stop()
+        return 130
+    except (CellError, OSError) as problem:
+        print(f"tuning.py: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", required=True, help="to play: NAME, FILE or FILE#MODEL")
+    parser.add_argument("--slow", type=float, default=20.0, help="how many times slower than it was measured [20]")
+    parser.add_argument("--hosts", type=int, default=4, help="[4]")
+    parser.add_argument("--racks", type=int, default=1, help="[1]")
+    parser.add_argument("--rate", default="1gbit", help="of each host's wire at the beginning [1gbit]")
+    parser.add_argument("--script", type=pathlib.Path, required=True, help="what changes, and when")
+    parser.add_argument("--length", type=float, default=180.0, help="seconds that the script lasts [180]")
+    parser.add_argument("--methods", default="default,bo,autobyte,replay", help="to compare")
+    parser.add_argument("--settings", default="", help="fixed ones to measure, STRATEGY PARTITION CREDIT each")
+    parser.add_argument("--probe", type=float, default=12.0, help="seconds for a fixed setting in a phase [12]")
+    parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
+    parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
+    parser.add_argument("--json", type=pathlib.Path, help="where everything measured goes")
+    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what tuners decided")
+    return parser
+
+
+def read_script(path: pathlib.Path) -> list[Line]:
+    lines = []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        words = text.partition("#")[0].split()
+        if words and len(words) != 3:
+            raise ValueError(f"{path}, line {number}: expected SECONDS WHAT HOW, such as `60 host3 100mbit`")
+        if words:
+            lines.append(Line(float(words[0]), words[1], words[2]))
+    return sorted(lines, key=lambda line: line.at)
+
+
+def phases(lines: list[Line], length: float) -> list[Phase]:
+    cuts = sorted({line.at for line in lines if 0 < line.at < length})
+    begins, ends = [0.0, *cuts], [*cuts, length]
+    return [
+        Phase(begin, end, tuple(dataclasses.replace(line, at=0.0) for line in lines if line.at <= begin))
+        for begin, end in zip(begins, ends)
+    ]
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, profile: profiles.Profile, lines: list[Line]) -> None:
+        self._options, self._profile, self._lines = options, profile, lines
+        self._testbed = Testbed(options.testbed)
+        self._phases = phases(lines, options.length)
+
+    def stop(self) -> None:
+        self._testbed.stop()
+
+    def run(self, settings: list[str], methods: list[str]) -> None:
+        found: dict[str, Any] = {"phases": [dataclasses.asdict(phase) for phase in self._phases]}
+        foreseen = self._foreseen()
+        fixed = list(dict.fromkeys([BEGINNING, *settings, *foreseen]))
+        speeds = {setting: self._speeds(setting) for setting in fixed}
+        yardstick = Yardstick(self._phases, speeds)
+        found.update(fixed=speeds, yardstick=yardstick.figures())
+        print(yardstick.text(), flush=True)
+        print(HEADER, flush=True)
+        found["methods"] = {}
+        for method in methods:
+            ends, decisions = self._tuned(method)
+            row = yardstick.row(ends, decisions)
+            found["methods"][method] = {**row, "ends": ends, "decisions": decisions}
+            print(line_of(method, row), flush=True)
+            if self._options.json:
+                self._options.json.write_text(json.dumps(found, indent=1))
+
+    def _foreseen(self) -> list[str]:
+        """What the replay takes for the best of each phase, and of all."""
+        with tempfile.TemporaryDirectory(prefix="paceline-tuning-") as folder:
+            profile, script = pathlib.Path(folder, "profile.json"), pathlib.Path(folder, "script.txt")
+            profile.write_text(json.dumps(self._profile.written()))
+            script.write_text("".join(line.written(0.0) for line in self._lines))
+            command = [
+                self._options.paceline, "tune", str(profile), "--script", str(script), "--method", "default", "--json",
+                "--length", f"{self._options.length}s", "--workers", str(self._options.hosts),
+                "--racks", str(self._options.racks), "--bandwidth", self._options.rate,
+            ]  # fmt: skip
+            self._say("looking for the best settings of each phase in virtual time")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        if done.returncode:
+            raise CellError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+        report = json.loads(done.stdout)
+        self._say(f"virtual time: headroom {100 * report['headroom']:.1f} % over the best single setting")
+        best = [*report["yardstick"]["best"], report["yardstick"]["static_best"]]
+        return [f"{one['strategy']} {one['partition']} {one['credit']}" for one in best]
+
+    def _speeds(self, setting: str) -> list[float]:
+        """Steps a second of a fixed setting in each phase."""
+        speeds = []
+        for place, phase in enumerate(self._phases):
+            self._say(f"{setting}: phase {place + 1} of {len(self._phases)}")
+            ends = self._job(setting, phase.lines, self._options.probe, {})
+            counted = ends[WARMUP:] if len(ends) > WARMUP + 2 else ends
+            lengths = [later - sooner for sooner, later in zip(counted, counted[1:])]
+            if not lengths:
+                raise CellError(f"{setting} made no two steps in {self._options.probe:g} s; give a longer --probe")
+            speeds.append(1 / statistics.mean(lengths))
+        return speeds
+
+    def _tuned(self, method: str) -> tuple[list[float], list[dict[str, Any]]]:
+        """When steps ended under a tuner, and what it decided."""
+        self._say(f"{method}: {self._options.length:.0f} s")
+        with tempfile.TemporaryDirectory(prefix="paceline-tuning-") as folder:
+            log = (self._options.logs or pathlib.Path(folder)) / f"{method}.jsonl"
+            log.unlink(missing_ok=True)
+            extra = {} if method == "default" else {"PACELINE_TUNE": method, "PACELINE_TUNE_LOG": str(log)}
+            ends = self._job(BEGINNING, tuple(self._lines), self._options.length, extra)
+            decisions = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return ends, decisions
+
+    def _job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
+        """Train for so long. When steps ended, from the beginning of the script on."""
+        strategy, partition, credit = setting.split()
+        # Until workers have met, links carry what they carry at the beginning.
+        links = [line for line in lines if not line.what.startswith("worker")]
+        slow = [(line.at, int(line.what[6:]), float(line.how[:-1])) for line in lines if line.what.startswith("worker")]
+        job = {
+            "profile": self._profile.written(), "seconds": seconds, "delay": START, "slowness": slow,
+            "settings": f"--strategy {strategy} --partition {partition} --credit {credit}",
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="paceline-tuning-") as name:
+            folder = pathlib.Path(name)
+            (folder / "job.json").write_text(json.dumps(job))
+            (folder / "script.txt").write_text("".join(line.written(START) for line in links))
+            command = [
+                self._options.testbed, "run", "--hosts", str(self._options.hosts), "--racks", str(self._options.racks),
+                "--rate", self._options.rate, "--script", str(folder / "script.txt"), "--", sys.executable,
+                str(pathlib.Path(__file__).parent / "tuned.py"), "--job", str(folder / "job.json"),
+                "--out", str(folder / "out.json"),
+            ]  # fmt: skip
+            variables = {**environment(played=True), "PACELINE_COMMAND": self._options.paceline, **extra}
+            patience = START + PATIENCE * seconds + GRACE
+            code, words = self._testbed.run(command, variables, patience, lambda text: self._say(f"  {text}"))
+            if code or not (folder / "out.json").exists():
+                raise CellError(f"the workers ended with {code}:\n{words}")
+            ends: list[float] = json.loads((folder / "out.json").read_text())["ends"]
+        return [end for end in ends if end >= 0]
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Yardstick:
+    """What there was to gain: the best fixed setting of each phase against the best single one."""
+
+    def __init__(self, phases: list[Phase], speeds: dict[str, list[float]]) -> None:
+        self._phases, self._speeds = phases, speeds
+        self._best = [max(speeds, key=lambda setting: speeds[setting][place]) for place in range(len(phases))]
+        steps = {setting: self._steps(of) for setting, of in speeds.items()}
+        self._single = max(steps, key=lambda setting: steps[setting])
+        self._single_steps, self._beginning_steps = steps[self._single], steps[BEGINNING]
+        self._oracle = [speeds[setting][place] for place, setting in enumerate(self._best)]
+        self._oracle_steps = self._steps(self._oracle)
+
+    def _steps(self, speeds: list[float]) -> float:
+        return sum(phase.seconds * speed for phase, speed in zip(self._phases, speeds))
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "best": self._best,
+            "single": self._single,
+            "headroom": self._oracle_steps / self._single_steps - 1,
+            "headroom_over_beginning": self._oracle_steps / self._beginning_steps - 1,
+        }
+
+    def text(self) -> str:
+        lines = [
+            f"{phase.begin:6.0f} to {phase.end:6.0f} s: {setting:<32} {speed:.3f} steps/s"
+            for phase, setting, speed in zip(self._phases, self._best, self._oracle)
+        ]
+        figures = self.figures()
+        lines.append(
+            f"Headroom: {100 * figures['headroom']:+.1f} % over the best single setting ({self._single}), "
+            f"{100 * figures['headroom_over_beginning']:+.1f} % over the beginning.\n"
+        )
+        return "\n".join(lines)
+
+    def row(self, ends: list[float], decisions: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a run was worth."""
+        last = self._phases[-1].end
+        steps = sum(end <= last for end in ends)
+        shares = []
+        for phase, speed in zip(self._phases, self._oracle):
+            begin = phase.end - END * phase.seconds
+            inside = [end for end in ends if begin <= end <= phase.end]
+            span = inside[-1] - inside[0] if len(inside) > 1 else 0.0
+            shares.append((len(inside) - 1) / span / speed if span else 0.0)
+        return {
+            "steps": steps,
+            "over_beginning": steps / self._beginning_steps - 1,
+            "over_single": steps / self._single_steps - 1,
+            "recovered": share(steps, self._single_steps, self._oracle_steps),
+            "recovered_from_beginning": share(steps, self._beginning_steps, self._oracle_steps),
+            "end_shares": shares,
+            "switches": sum(decision["action"] in ("switch", "try", "roll_back") for decision in decisions),
+        }
+
+
+def share(steps: float, base: float, oracle: float) -> float | None:
+    """How much of what there is to gain was gained; None where that is less than 1 %."""
+    return (steps - base) / (oracle - base) if oracle > 1.01 * base else None
+
+
+HEADER = (
+    "| method | over beginning | over best single | recovered | recovered from beginning | worst end of a phase "
+    "| switches |\n|---|---|---|---|---|---|---|"
+)
+
+
+def line_of(method: str, row: dict[str, Any]) -> str:
+    def percent(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:+.1f} %"
+
+    cells = [percent(row[name]) for name in ("over_beginning", "over_single", "recovered", "recovered_from_beginning")]
+    return f"| {method} | {' | '.join(cells)} | {percent(min(row['end_shares']) - 1)} | {row['switches']} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
