@@ -7,13 +7,15 @@ use crate::{
 use anyhow::{Context, Result};
 use paceline_job::{Rate, graph::layered::LayerTimes, script::Script};
 use paceline_replay::{ClusterConfig, WorkerConfig};
-use paceline_sync::strategy::CostModel;
 use paceline_tune::arena::{Named, Stage};
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
+
+/// What a message costs a worker's thread. Tuners do not know it; replay search takes the usual 5 µs.
+const PER_MESSAGE: Duration = Duration::from_micros(8);
 
 /// Where a script comes from. A name is one unless there is a file of that name.
 #[derive(Clone, Debug)]
@@ -115,11 +117,7 @@ impl Staging {
             latency: scenario.wire.latency,
             memory: scenario.memory,
             config: ClusterConfig {
-                // What a message costs a worker's thread. Tuners do not know it.
-                worker: WorkerConfig {
-                    per_frame: CostModel::USUAL_OVERHEAD,
-                    ..WorkerConfig::default()
-                },
+                worker: WorkerConfig { per_frame: PER_MESSAGE, ..WorkerConfig::default() },
                 ..ClusterConfig::default()
             },
             settings: scenario.settings.clone(),

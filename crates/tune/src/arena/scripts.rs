@@ -93,7 +93,8 @@ impl Named {
         };
         let last = calm.hosts.len() - 1;
         match self {
-            Named::Still => vec![(Vec::new(), 3.0)],
+            // Long enough for a search that tries.
+            Named::Still => vec![(Vec::new(), 6.0)],
             Named::Steps => [1.0, 0.1, 0.5, 0.025, 1.0].map(|share| (all(share), 1.0)).to_vec(),
             Named::Ramp => {
                 let share = |place: i32| 20_f64.powf(-f64::from(8 - (8 - place).abs()) / 8.0);

@@ -59,6 +59,7 @@ impl Stage {
     pub fn surroundings(&self) -> Surroundings {
         Surroundings {
             hosts: self.layered.workers.iter().map(|worker| worker.host.clone()).collect(),
+            met: Some(self.rate),
             latency: self.latency,
             memory: self.memory,
             crosses_step: self.layered.crosses_step,

@@ -5,20 +5,31 @@
 use super::{Answer, Question, Searcher};
 use crate::{Candidate, Place, Space, Surroundings, wires::wires};
 use paceline_job::{
-    Dtype, Settings, View,
+    Dtype, Link, Rate, Settings, View,
     graph::layered::{LayerTimes, Layered, LayeredWorker},
     trace::{Layer, Tensor},
 };
 use paceline_replay::{
-    ClusterConfig,
-    graph::{Network, play},
+    ClusterConfig, WorkerConfig,
+    graph::{Network, metrics, play},
 };
-use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
+use paceline_sync::{
+    metrics::{JobMetrics, WorkerMetrics},
+    strategy::CostModel,
+};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Steps of a replay where tensors cross the step: the second finds what the first left.
 const STEPS: usize = 2;
+/// Steps of a replay whose metrics are compared with those of the job: workers leave out the first ones.
+const MEASURED: usize = 4;
+/// How often wires are corrected by that comparison. It settles fast.
+const CORRECTIONS: usize = 3;
+/// No correction makes a wire slower than by this factor.
+const LARGEST_CORRECTION: f64 = 8.0;
+/// How much faster than what it was seen to carry a wire may be, where workers did not measure it when they met.
+const UNKNOWN: f64 = 4.0;
 /// Rounds over all coordinates: a walk that is not at rest after these is close enough.
 const ROUNDS: usize = 3;
 
@@ -49,7 +60,11 @@ pub struct ReplaySearch {
 impl ReplaySearch {
     /// Searches for a job in these surroundings.
     pub fn new(surroundings: Surroundings, budget: Budget) -> ReplaySearch {
-        ReplaySearch { surroundings, config: ClusterConfig::default(), budget }
+        // What a message costs a worker's thread is not measured.
+        let worker =
+            WorkerConfig { per_frame: CostModel::USUAL_OVERHEAD, ..WorkerConfig::default() };
+        let config = ClusterConfig { worker, ..ClusterConfig::default() };
+        ReplaySearch { surroundings, config, budget }
     }
 }
 
@@ -59,9 +74,10 @@ impl Searcher for ReplaySearch {
     }
 
     fn ask(&mut self, question: &Question<'_>) -> Answer {
-        let Some(model) = Model::of(question.seen, &self.surroundings) else {
+        let Some(mut model) = Model::of(question.seen, &self.surroundings) else {
             return Answer::Nothing;
         };
+        model.correct(question.seen, self.surroundings.met, &self.config);
         let mut walk = Walk {
             model,
             config: self.config.clone(),
@@ -193,12 +209,55 @@ impl Model {
         Some(Model { layered, view, topology })
     }
 
+    /// Bytes over the time in which some were on their way are less than a wire's rate, the more so the smaller the pieces: find
+    /// the fastest wires that would show what workers saw, from those that they met with downwards. Slower ones might show the
+    /// same, but whoever believes in them never finds out.
+    fn correct(&mut self, seen: &JobMetrics, met: Option<Rate>, config: &ClusterConfig) {
+        let steps = self.layered.clone().repeated(MEASURED).graph();
+        let config = ClusterConfig { traffic: true, ..config.clone() };
+        let fastest = |link: &Link| match met {
+            Some(met) if met > link.rate => met,
+            Some(_) => link.rate,
+            None => link.rate.scaled(UNKNOWN),
+        };
+        let limits: Vec<Rate> =
+            self.topology.hosts.iter().map(|host| fastest(&host.link)).collect();
+        for (host, limit) in self.topology.hosts.iter_mut().zip(&limits) {
+            host.link.rate = *limit;
+        }
+        for _ in 0..CORRECTIONS {
+            let network = self.network(seen.settings.clone(), config.clone());
+            let Ok(played) = play(&steps, &network) else { return };
+            let Ok(shown) = metrics(&steps, &played) else { return };
+            for (host, limit) in self.topology.hosts.iter_mut().zip(&limits) {
+                let most = |workers: &[WorkerMetrics]| {
+                    let there = workers.iter().zip(&self.view.workers);
+                    let there = there.filter(|(_, worker)| worker.host == host.name);
+                    there.map(|(worker, _)| worker.upload.max(worker.download)).fold(0.0, f64::max)
+                };
+                let rate = host.link.rate.bytes_per_second();
+                // Seconds a byte: what they take on the wire, and what they take besides.
+                let besides = most(&shown.workers).recip() - rate.recip();
+                let on_the_wire = most(&seen.workers).recip() - besides;
+                let limit = limit.bytes_per_second();
+                if on_the_wire.is_finite() {
+                    let corrected = on_the_wire.max(limit.recip()).recip();
+                    let slowest = rate / LARGEST_CORRECTION;
+                    host.link.rate = Rate::from_bytes_per_second(corrected.max(slowest));
+                }
+            }
+        }
+        self.view.measured.wire = Some(self.topology.bottleneck());
+    }
+
+    fn network(&self, settings: Settings, config: ClusterConfig) -> Network {
+        let view = Arc::new(View { settings, ..self.view.clone() });
+        Network::Engines { view, topology: self.topology.clone(), config: Box::new(config) }
+    }
+
     /// Seconds of a step, and the events that it took to know.
     fn seconds(&self, settings: Settings, config: ClusterConfig) -> Option<(f64, u64)> {
-        let view = Arc::new(View { settings, ..self.view.clone() });
-        let topology = self.topology.clone();
-        let network = Network::Engines { view, topology, config: Box::new(config) };
-        let played = play(&self.layered.graph(), &network).ok()?;
+        let played = play(&self.layered.graph(), &self.network(settings, config)).ok()?;
         let seconds = played.step_ms(0) / 1e3;
         (seconds > 0.0).then_some((seconds, played.events))
     }
