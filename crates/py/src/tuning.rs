@@ -23,7 +23,7 @@ pub(crate) fn begin(
     let refused = |problem: String| PacelineError::new_err(format!("tuning: {problem}"));
     let method: Method = method.parse().map_err(|error| refused(format!("{error}, off")))?;
     let surroundings = Surroundings { crosses_step, ..Surroundings::of(&worker.view()) };
-    let tuner = method.tuner(&surroundings, SEED).map_err(|error| refused(error.to_string()))?;
+    let tuner = method.tuner(&surroundings, SEED);
     if worker.rank() != Rank(0) || worker.size() == 1 {
         return Ok(());
     }
