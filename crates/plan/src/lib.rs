@@ -50,9 +50,18 @@ pub fn optimize(
         found.push(annealing::run(&mut evaluator, &start, limits.seed)?);
     }
     // Short replays chose; a long one has the last word, and what there was has it where nothing is better.
-    let mut best = (evaluator.confirm(&start)?, start, Vec::new());
+    let mut best = (evaluator.confirm(&start)?, start.clone(), Vec::new());
     let mut engines = Vec::new();
-    for result in found {
+    for mut result in found {
+        if limits.least_gain > 0.0 {
+            evaluator.refill();
+            let simple =
+                search::simplified(&mut evaluator, &start, result.best.clone(), limits.least_gain);
+            if simple != result.best {
+                result.decisions = search::explained(&mut evaluator, &start, &simple);
+                result.best = simple;
+            }
+        }
         let confirmed = evaluator.confirm(&result.best)?;
         engines.push((result.engine, confirmed));
         if confirmed < best.0 {

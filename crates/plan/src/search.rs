@@ -92,6 +92,39 @@ fn merged(decisions: Vec<Decision>) -> Vec<Decision> {
     merged
 }
 
+/// The goal without those differences from the start that gain less than a share of the step each: what gains least is
+/// undone first.
+pub(crate) fn simplified(
+    evaluator: &mut Evaluator<'_>,
+    start: &Candidate,
+    mut goal: Candidate,
+    least_gain: f64,
+) -> Candidate {
+    let mut value = evaluator.estimate(&goal);
+    let allowed = least_gain * value;
+    // Each turn undoes one of the four.
+    for _ in 0..4 {
+        let undone = [
+            Candidate { credit: start.credit, ..goal.clone() },
+            Candidate { partition: start.partition, ..goal.clone() },
+            Candidate { strategy: start.strategy.clone(), ..goal.clone() },
+            goal.cut(start.cuts.clone()),
+        ];
+        let cheapest = undone
+            .into_iter()
+            .filter(|candidate| *candidate != goal)
+            .map(|candidate| (evaluator.estimate(&candidate), candidate))
+            .min_by(|one, other| one.0.total_cmp(&other.0));
+        match cheapest {
+            Some((found, candidate)) if found - value < allowed => {
+                (value, goal) = (found, candidate)
+            }
+            _ => break,
+        }
+    }
+    goal
+}
+
 /// How two candidates differ, in the words of decisions, with what the difference gains shared out by trying one
 /// difference after another.
 pub(crate) fn explained(

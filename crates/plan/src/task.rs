@@ -89,6 +89,9 @@ pub struct Limits {
     pub seed: u64,
     /// Whether partial replays sort candidates out before whole ones; otherwise every candidate is replayed.
     pub partial: bool,
+    /// A setting, or the groups, that gain less than this share of a step stay as they are. A replay knows nothing of what
+    /// a message costs the processors, and gains of a few thousandths are lost there.
+    pub least_gain: f64,
 }
 
 impl Default for Limits {
@@ -100,6 +103,7 @@ impl Default for Limits {
             rounds: 5,
             seed: 1,
             partial: true,
+            least_gain: 0.0,
         }
     }
 }

@@ -141,6 +141,20 @@ fn chance_finds_nothing_much_better() {
 }
 
 #[test]
+fn what_gains_too_little_stays_as_it_is() {
+    for task in small_cases() {
+        let best = plan(&task, &Limits::default());
+        let simple = plan(&task, &Limits { least_gain: 0.01, ..Limits::default() });
+        // Four things can be undone, and each may cost a hundredth.
+        assert!(simple.after_ms <= 1.05 * best.after_ms, "{} {}", simple.after_ms, best.after_ms);
+        assert!(simple.decisions.len() <= best.decisions.len());
+        let nothing = plan(&task, &Limits { least_gain: 100.0, ..Limits::default() });
+        assert_eq!(nothing.decisions, []);
+        assert_eq!(nothing.plan.settings, task.scenario.settings);
+    }
+}
+
+#[test]
 fn the_same_task_gets_the_same_plan() {
     let task = &small_cases()[3];
     let limits = Limits { engine: Engine::Both, replays: 60, ..Limits::default() };

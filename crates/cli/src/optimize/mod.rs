@@ -77,6 +77,11 @@ pub struct OptimizeArgs {
     #[arg(long, value_enum, default_value = "search")]
     pub engine: EngineName,
 
+    /// Leave each setting, and the groups, as they are where they gain less than this, in percent of a step: what messages
+    /// cost the processors is not part of the replay.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub least_gain: f64,
+
     /// How long the search may take [default: 2min].
     #[arg(long, value_name = "TIME")]
     pub time: Option<WrittenDuration>,
@@ -182,6 +187,7 @@ fn plan(task: &Task, arguments: &OptimizeArgs) -> Result<Outcome> {
         memory: arguments.memory,
         engine: arguments.engine.into(),
         seed: arguments.seed,
+        least_gain: arguments.least_gain / 100.0,
         ..Limits::default()
     };
     let time = arguments.time.map_or(USUAL_TIME, |WrittenDuration(time)| time);
