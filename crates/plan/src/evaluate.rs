@@ -130,6 +130,21 @@ impl<'t> Evaluator<'t> {
         if self.is_spent() {
             return f64::INFINITY;
         }
+        let value = self.estimate_anew(candidate);
+        let progress = Progress { replays: self.replays, most: self.allowed, best_ms: self.best };
+        self.stopped |= (self.progress)(&progress).is_break();
+        value
+    }
+
+    /// The same to say why something was chosen, which happens after the search and takes no more than a few replays: the
+    /// limit does not keep it from being said. `None` if the candidate cannot be played.
+    pub fn explain(&mut self, candidate: &Candidate) -> Option<f64> {
+        let known = self.known.get(candidate).copied();
+        Some(known.unwrap_or_else(|| self.estimate_anew(candidate)))
+            .filter(|value| value.is_finite())
+    }
+
+    fn estimate_anew(&mut self, candidate: &Candidate) -> f64 {
         let value = match &self.short {
             Some(layered) => self.estimate_of(layered.clone(), candidate),
             None => self.play(candidate, self.task.scenario.graph.clone(), 1),
@@ -137,8 +152,6 @@ impl<'t> Evaluator<'t> {
         let value = value.unwrap_or(f64::INFINITY);
         self.best = self.best.min(value);
         self.known.insert(candidate.clone(), value);
-        let progress = Progress { replays: self.replays, most: self.allowed, best_ms: self.best };
-        self.stopped |= (self.progress)(&progress).is_break();
         value
     }
 

@@ -68,7 +68,9 @@ pub fn optimize(
             best = (confirmed, result.best, result.decisions);
         }
     }
-    let (after, candidate, chosen) = best;
+    let (after, candidate, mut chosen) = best;
+    let needed: f64 = decisions.iter().map(|decision| decision.expected_gain_ms).sum();
+    search::settle(&mut chosen, before - after - needed);
     decisions.extend(chosen);
     let advice = advice::given(&mut evaluator, &candidate, after)?;
     let suggestions = Outcome::suggestions(&decisions, fit.recomputed(), &advice);

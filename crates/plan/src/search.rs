@@ -126,7 +126,7 @@ pub(crate) fn simplified(
 }
 
 /// How two candidates differ, in the words of decisions, with what the difference gains shared out by trying one
-/// difference after another.
+/// difference after another. What cannot be played on the way counts with what comes after it.
 pub(crate) fn explained(
     evaluator: &mut Evaluator<'_>,
     start: &Candidate,
@@ -134,13 +134,13 @@ pub(crate) fn explained(
 ) -> Vec<Decision> {
     let mut decisions = Vec::new();
     let mut now = start.clone();
-    let mut value = evaluator.estimate(start);
+    let mut value = evaluator.explain(start);
     let mut go = |next: Candidate, pass: Pass, what: String| {
         if next != now {
-            let after = evaluator.estimate(&next);
-            let expected_gain_ms = value - after;
-            decisions.push(Decision { pass, what, expected_gain_ms, applied: true });
-            (now, value) = (next, after);
+            let after = evaluator.explain(&next);
+            let gain = value.zip(after).map_or(0.0, |(value, after)| value - after);
+            decisions.push(Decision { pass, what, expected_gain_ms: gain, applied: true });
+            (now, value) = (next, after.or(value));
         }
     };
     let strategy = Candidate { strategy: goal.strategy.clone(), ..start.clone() };
@@ -151,4 +151,43 @@ pub(crate) fn explained(
     go(credit, Pass::Credit, settings::said_credit(goal));
     go(goal.clone(), Pass::TensorFusion, fusion::said(goal));
     decisions
+}
+
+/// Make the gains of decisions add up to what they gain together, as it was confirmed: each was estimated by a short
+/// replay of its own. What differs is shared out by their size.
+pub(crate) fn settle(decisions: &mut [Decision], total: f64) {
+    let sum: f64 = decisions.iter().map(|decision| decision.expected_gain_ms).sum();
+    let size: f64 = decisions.iter().map(|decision| decision.expected_gain_ms.abs()).sum();
+    let even = 1.0 / decisions.len().max(1) as f64;
+    for decision in decisions {
+        let gain = &mut decision.expected_gain_ms;
+        let share = if size > 0.0 { gain.abs() / size } else { even };
+        *gain += (total - sum) * share;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(gains: &[f64], total: f64) -> Vec<f64> {
+        let decision = |gain: &f64| Decision {
+            pass: Pass::Credit,
+            what: String::new(),
+            expected_gain_ms: *gain,
+            applied: true,
+        };
+        let mut decisions: Vec<Decision> = gains.iter().map(decision).collect();
+        settle(&mut decisions, total);
+        decisions.iter().map(|decision| decision.expected_gain_ms).collect()
+    }
+
+    #[test]
+    fn gains_add_up_to_what_was_confirmed() {
+        assert_eq!(settled(&[3.0, 1.0], 8.0), [6.0, 2.0]);
+        assert_eq!(settled(&[3.0, -1.0], 4.0), [4.5, -0.5]);
+        assert_eq!(settled(&[1.0, -1.0], 2.0), [2.0, 0.0], "also where estimates cancel out");
+        assert_eq!(settled(&[0.0, 0.0], 2.0), [1.0, 1.0], "also where nothing was estimated");
+        assert_eq!(settled(&[], 2.0), [0.0; 0]);
+    }
 }

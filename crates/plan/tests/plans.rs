@@ -155,6 +155,25 @@ fn what_gains_too_little_stays_as_it_is() {
 }
 
 #[test]
+fn gains_add_up_however_few_replays_there_were() {
+    for (number, task) in small_cases().iter().enumerate() {
+        for engine in [Engine::Search, Engine::Annealing, Engine::Both] {
+            for replays in [0, 1, 7, 40] {
+                let found = plan(task, &Limits { engine, replays, ..Limits::default() });
+                let gains = found.decisions.iter().map(|decision| decision.expected_gain_ms);
+                assert!(gains.clone().all(f64::is_finite), "case {number}: {:?}", found.decisions);
+                let total =
+                    if found.decisions.is_empty() { 0.0 } else { found.before_ms - found.after_ms };
+                assert!(
+                    (gains.sum::<f64>() - total).abs() < 1e-9,
+                    "case {number}, {engine:?}, {replays}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_same_task_gets_the_same_plan() {
     let task = &small_cases()[3];
     let limits = Limits { engine: Engine::Both, replays: 60, ..Limits::default() };
