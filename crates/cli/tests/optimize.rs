@@ -30,7 +30,8 @@ fn a_plan_says_why_and_is_taken_by_run_and_replay() {
     let trace = table(folder.path());
     let plan = folder.path().join("plan.toml").to_str().unwrap().to_string();
     let common = [&trace, "--workers", "4", "--bandwidth", "1gbit"];
-    let found = paceline(&[&["optimize"], &common[..], &["--json", "-o", &plan]].concat());
+    let rest = ["--least-gain", "0", "--json", "-o", &plan];
+    let found = paceline(&[&["optimize"], &common[..], &rest[..]].concat());
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
     let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     let (before, after) = (&report["before_ms"], &report["after_ms"]);
