@@ -79,9 +79,14 @@ pub fn is_ours(header: &Header) -> bool {
     header.fields.get(About::FIELD).is_some_and(|about| about.get("format").is_some())
 }
 
-/// Whether a file that begins like this is one of ours. It says so before its events.
+/// Whether a file that begins like this is one of ours. It says so before its events, with whatever white space a
+/// program that wrote it again put there.
 pub(super) fn recognises(head: &str) -> bool {
-    head.contains(&format!("\"{}\":{{", About::FIELD))
+    let name = format!("\"{}\"", About::FIELD);
+    head.match_indices(&name).any(|(at, _)| {
+        let value = head[at + name.len()..].trim_start().strip_prefix(':');
+        value.is_some_and(|value| value.trim_start().starts_with('{'))
+    })
 }
 
 /// Operations of PyTorch's process groups are numbered, so their names say nothing of tensors: `group 0, collective 7`.
@@ -429,6 +434,17 @@ mod tests {
         assert_eq!(texts.len(), 2, "{texts:?}");
         assert!(texts[0].contains("an event was lost") && texts[0].ends_with("(2 times)"));
         assert!(texts[1].contains("no step"));
+    }
+
+    #[test]
+    fn a_file_of_ours_is_recognised_whatever_its_white_space() {
+        let field = json!(header(&[]).fields);
+        assert!(recognises(&field.to_string()));
+        assert!(recognises(&serde_json::to_string_pretty(&field).unwrap()));
+        assert!(recognises("{\"backend\": \"paceline\",\n\"paceline\"\t:\r\n {\"format\": 1}"));
+        assert!(!recognises(
+            "{\"distributedInfo\": {\"backend\": \"paceline\"}, \"traceEvents\": []}"
+        ));
     }
 
     #[test]
