@@ -6,6 +6,7 @@
 mod assemble;
 mod chakra;
 pub mod chrome;
+mod duplicates;
 mod execution;
 mod horovod;
 mod kineto;

@@ -5,6 +5,7 @@ use super::{
     Collective, Direction, Kind, Lane, LaneId, LaneKind, Layer, Message, Phase, Problem, Span,
     SpanId, Stamp, Step, WorkerTrace,
     chrome::{Event, Header, Id, Reader},
+    duplicates,
     problems::Problems,
 };
 use crate::{Dtype, Rank, View};
@@ -155,6 +156,7 @@ pub fn assemble(header: &Header, events: Vec<Event>, place: &str) -> (WorkerTrac
         worker.spans.push(Span { name, lane, begin, length, kind, after: Vec::new() });
     }
     worker.spans.sort_by_key(|span| (span.begin, std::cmp::Reverse(span.length)));
+    duplicates::keep_each_span_once(&mut worker, &mut problems);
     worker.steps.sort_by_key(|step| step.number);
     let steps = worker.steps.len();
     worker.steps.dedup_by_key(|step| step.number);
@@ -445,6 +447,38 @@ mod tests {
         assert!(!recognises(
             "{\"distributedInfo\": {\"backend\": \"paceline\"}, \"traceEvents\": []}"
         ));
+    }
+
+    #[test]
+    fn spans_that_are_there_twice_are_reported_and_the_first_is_kept() {
+        let message = |chunk: u32| {
+            Event::complete("a", Stamp(3), 2)
+                .category(words::MESSAGE)
+                .with(words::DIRECTION, "sent")
+                .with(words::PEER, 0)
+                .with(words::USE, 0)
+                .with(words::CHUNK, chunk)
+                .with(words::PART, 0)
+                .with(words::BYTES, 4)
+        };
+        let work = Event::complete("fc", Stamp(1), 5);
+        let whole = vec![
+            work.clone().category(words::FORWARD),
+            work.category(words::BACKWARD),
+            operation("a", 0, 2, 4),
+            operation("a", 1, 2, 4),
+            message(0),
+            message(1),
+        ];
+        let (once, problems) = assemble(&header(&[]), whole.clone(), "file");
+        assert!(problems.iter().all(|problem| !problem.text.contains("twice")), "{problems:?}");
+        // An operation is the same one also where its second record has another time.
+        let again = whole.iter().cloned().chain([operation("a", 1, 9, 4)]);
+        let (twice, problems) =
+            assemble(&header(&[]), [whole.clone(), again.collect()].concat(), "file");
+        assert_eq!(once, twice);
+        let found = problems.iter().find(|problem| problem.text.contains("a span is there twice"));
+        assert_eq!(found.map(|problem| problem.times), Some(7), "{problems:?}");
     }
 
     #[test]

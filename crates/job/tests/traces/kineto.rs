@@ -242,3 +242,21 @@ fn a_file_cut_anywhere_is_read_or_refused_without_panic() {
         }
     }
 }
+
+#[test]
+fn kernels_that_were_given_one_correlation_are_reported_unless_a_graph_launched_them() {
+    for (call, times) in [("cudaLaunchKernel", Some(9)), ("cudaGraphLaunch", None)] {
+        let mut made = Made::new(0, 1);
+        made.call(MAIN, call, 0, 5, 1);
+        for number in 0..10 {
+            made.kernel(7, &format!("kernel {number}"), 10 + number * 10, 5, 1);
+        }
+        let (worker, problems) = made.read();
+        let (_, first) = span(&worker, "kernel 0", 0);
+        assert_eq!(after(&worker, first), [call]);
+        let tied = worker.spans.iter().filter(|span| !span.after.is_empty()).count();
+        assert_eq!(tied as u64, 10 - times.unwrap_or(0), "{call}");
+        let found = problems.iter().find(|it| it.text.contains("the correlation of another"));
+        assert_eq!(found.map(|problem| problem.times), times, "{call}: {problems:?}");
+    }
+}

@@ -9,17 +9,24 @@ use super::{
     nesting::Nesting,
 };
 use crate::trace::{Kind, LaneId, Span, SpanId, Stamp, problems::Problems};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Tie launches, what devices did, and waits to each other.
 pub fn link(gathered: &Gathered, nesting: &Nesting, spans: &mut [Span], problems: &mut Problems) {
     let calls = calls_by_correlation(gathered, problems);
-    let (mut orphans, mut early) = (0, 0);
+    let (mut orphans, mut early, mut again) = (0, 0, 0);
+    let mut launched = HashSet::new();
     for (at, note) in gathered.notes.iter().enumerate().filter(|(_, note)| note.class.on_device()) {
         let Some(call) = note.correlation.and_then(|id| calls.get(&id).copied()) else {
             orphans += 1;
             continue;
         };
+        // A graph has many kernels; any other call launches one.
+        let once = note.class == Class::Kernel && !gathered.raw[call].name.contains("GraphLaunch");
+        if once && !launched.insert(call) {
+            again += 1;
+            continue;
+        }
         let begun = gathered.raw[at].begin;
         early += u64::from(gathered.raw[call].begin.since(begun) > ROUNDING);
         spans[at].after.push(SpanId(call as u32));
@@ -27,6 +34,10 @@ pub fn link(gathered: &Gathered, nesting: &Nesting, spans: &mut [Span], problems
         spans[call].kind = Kind::Launch;
     }
     problems.add_times("the launch of something a device did is not in the file", orphans);
+    problems.add_times(
+        "a kernel has the correlation of another; the first one is tied to the launch",
+        again,
+    );
     problems.add_times("a device began something before it was launched", early);
     let queues = Queues::of(gathered, spans);
     problems.add_times(
@@ -213,7 +224,7 @@ pub fn wait_for_collectives(
         return;
     }
     let launched: HashMap<usize, usize> = launches.iter().copied().collect();
-    let talking: std::collections::HashSet<usize> = launches
+    let talking: HashSet<usize> = launches
         .iter()
         .filter(|(_, at)| is_collective(spans, *at))
         .flat_map(|(call, _)| nesting.ancestors(*call))
