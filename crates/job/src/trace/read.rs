@@ -291,6 +291,7 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
     if worlds.len() > 1 {
         place.add(format!("workers disagree about how many they are: {worlds:?}"));
     }
+    report_other_jobs(&by_rank, &mut place);
     // Without a number, whoever was seen last was the last.
     let last = by_rank.keys().next_back().map_or(0, |rank| rank.0.saturating_add(1));
     let world = worlds.last().copied().unwrap_or(0).max(last);
@@ -303,4 +304,19 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
     problems.extend(match_collectives(&trace).1);
     trace.problems = problems;
     trace
+}
+
+/// Workers of ours that name other peers than the first one does were in another job. Where those listen tells two runs of
+/// one program apart: views change what is in force, not who takes part.
+fn report_other_jobs(by_rank: &BTreeMap<Rank, WorkerTrace>, place: &mut Problems) {
+    let mut ours = by_rank.values().filter_map(|worker| Some((worker, worker.view.as_ref()?)));
+    let Some((first, view)) = ours.next() else { return };
+    for (worker, other) in ours {
+        if other.workers != view.workers {
+            place.add(format!(
+                "the file of worker {} is of another job than that of worker {}: it names other workers",
+                worker.rank, first.rank
+            ));
+        }
+    }
 }

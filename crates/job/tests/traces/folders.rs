@@ -2,8 +2,13 @@
 
 use crate::made::{Made, reported};
 use paceline_job::{
-    Rank,
-    trace::{Trace, TraceError, chrome::Header, match_collectives},
+    Rank, Settings, View,
+    trace::{
+        Stamp, Trace, TraceError,
+        chrome::{Event, Header},
+        match_collectives,
+        recorded::{About, words},
+    },
 };
 use std::fs;
 
@@ -82,6 +87,38 @@ fn a_collective_that_one_worker_did_not_record_is_reported() {
     let files = [("a.json", Made::training(0, 2, 2).bytes()), ("b.json", late.bytes())];
     let trace = Trace::read(folder(&files).path()).unwrap();
     reported(&trace.problems, "did not record an operation that others did", 1);
+}
+
+#[test]
+fn files_of_two_jobs_in_one_folder_are_reported() {
+    let recorded = |rank: u32, port: u16| {
+        let mut view = View::local(2, Settings::default());
+        for worker in &mut view.workers {
+            worker.address = format!("127.0.0.1:{port}");
+        }
+        let about = About {
+            format: About::FORMAT,
+            version: "0".into(),
+            host: "one".into(),
+            view: Some(view),
+            layers: Vec::new(),
+            crosses_step: false,
+            dropped: 0,
+        };
+        let mut made = Made::new(rank, 2);
+        made.header = made.header.with(About::FIELD, serde_json::to_value(about).unwrap());
+        let span = |name: &str| Event::complete(name, Stamp(0), 10).category(name);
+        made.events.push(span(words::STEP).with(words::NUMBER, 0));
+        made.events.push(span(words::FORWARD));
+        made.bytes()
+    };
+    for (port, times) in [(1000, None), (2000, Some(1))] {
+        let files = [("a.json", recorded(0, 1000)), ("b.json", recorded(1, port))];
+        let trace = Trace::read(folder(&files).path()).unwrap();
+        assert_eq!(trace.workers.len(), 2);
+        let found = trace.problems.iter().find(|it| it.text.contains("of another job"));
+        assert_eq!(found.map(|problem| problem.times), times, "{:?}", trace.problems);
+    }
 }
 
 #[test]
