@@ -8,32 +8,77 @@ use paceline_job::{Plan, Settings};
 use serde::Serialize;
 use std::{path::Path, process::Command};
 
-/// Runs of each kind: a machine that is busy for a while is busy for both.
-const ROUNDS: usize = 2;
+/// Runs of each kind, in turn: a machine that is busy for a while is busy for both. Fewer than three have no middle.
+const ROUNDS: usize = 3;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Verified {
     /// A step without the plan, measured.
-    pub measured_before_ms: f64,
+    pub measured_before_ms: Spread,
     /// A step with the plan, measured.
-    pub measured_after_ms: f64,
-    /// A step with the plan as a replay of the run without it predicts it, over the same without.
-    pub predicted_ratio: f64,
-    /// The same, measured.
+    pub measured_after_ms: Spread,
+    /// A step with the plan over one without, as replays of each run without it predict it.
+    pub predicted_ratio: Spread,
+    /// The same, measured: the middle with over the middle without.
     pub measured_ratio: f64,
+    /// Whether runs with and without the plan differ by less than runs of one kind do: then nothing was shown.
+    pub inside_spread: bool,
 }
 
 impl Verified {
+    fn of(before: &[f64], after: &[f64], predicted: &[f64]) -> Verified {
+        let (before, after) = (Spread::of(before), Spread::of(after));
+        Verified {
+            measured_before_ms: before,
+            measured_after_ms: after,
+            predicted_ratio: Spread::of(predicted),
+            measured_ratio: after.median / before.median,
+            inside_spread: before.overlaps(after),
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
+        let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+        let milliseconds = |name: &str, Spread { median, lowest, highest }: Spread| {
+            format!("{name} {median:.2} ms ({lowest:.2} to {highest:.2})")
+        };
+        let Spread { median, lowest, highest } = self.predicted_ratio;
         format!(
-            "Measured: {:.2} ms before, {:.2} ms after ({:+.1}%); predicted {:+.1}%.\n",
-            self.measured_before_ms,
-            self.measured_after_ms,
-            100.0 * (self.measured_ratio - 1.0),
-            100.0 * (self.predicted_ratio - 1.0),
+            "Measured in {ROUNDS} runs of each kind, the middle with the lowest and the highest: {}, {}: {:+.1} %{}.\n\
+             Predicted anew from the runs before, whose times are not those of the trace: {:+.1} % ({:+.1} to {:+.1}).\n",
+            milliseconds("before", self.measured_before_ms),
+            milliseconds("after", self.measured_after_ms),
+            percent(self.measured_ratio),
+            if self.inside_spread { ", which is inside the spread and shows nothing" } else { "" },
+            percent(median),
+            percent(lowest),
+            percent(highest),
         )
+    }
+}
+
+/// What several runs said.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Of the run in the middle.
+    pub median: f64,
+    /// Of the run with the lowest.
+    pub lowest: f64,
+    /// Of the run with the highest.
+    pub highest: f64,
+}
+
+impl Spread {
+    fn of(runs: &[f64]) -> Spread {
+        let lowest = runs.iter().copied().fold(f64::INFINITY, f64::min);
+        let highest = runs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Spread { median: median(runs), lowest, highest }
+    }
+
+    fn overlaps(self, other: Spread) -> bool {
+        self.lowest <= other.highest && other.lowest <= self.highest
     }
 }
 
@@ -46,23 +91,17 @@ pub fn run(arguments: &OptimizeArgs, before: &Settings, workers: usize) -> Resul
     std::fs::write(&present, plan.to_toml())?;
     let (mut without, mut with, mut predicted) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        for (plan, steps, name) in
+        for (plan, runs, name) in
             [(present.as_path(), &mut without, "before"), (output, &mut with, "after")]
         {
             let trace = folder.path().join(format!("{name}{round}"));
             eprintln!("Running the program {name} ({} of {ROUNDS}) ...", round + 1);
             train(arguments, workers, plan, &trace)?;
-            steps.extend(measured(&trace, arguments)?);
+            runs.push(median(&measured(&trace, arguments)?));
         }
         predicted.push(predict(arguments, &folder.path().join(format!("before{round}")), output)?);
     }
-    let (measured_before_ms, measured_after_ms) = (median(&mut without), median(&mut with));
-    Ok(Verified {
-        measured_before_ms,
-        measured_after_ms,
-        predicted_ratio: median(&mut predicted),
-        measured_ratio: measured_after_ms / measured_before_ms,
-    })
+    Ok(Verified::of(&without, &with, &predicted))
 }
 
 /// One run under `paceline run`, by this very program.
@@ -108,7 +147,33 @@ fn predict(arguments: &OptimizeArgs, trace: &Path, plan: &Path) -> Result<f64> {
     Ok(step(Some(plan))? / step(None)?)
 }
 
-fn median(values: &mut [f64]) -> f64 {
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_of_one_kind_differ_by_is_no_gain() {
+        let noise = Verified::of(&[150.0, 90.0, 100.0], &[65.0, 95.0, 60.0], &[1.0, 0.99, 1.0]);
+        assert_eq!(
+            noise.measured_before_ms,
+            Spread { median: 100.0, lowest: 90.0, highest: 150.0 }
+        );
+        assert_eq!(noise.measured_ratio, 0.65);
+        assert!(noise.inside_spread);
+        assert!(noise.text().contains("-35.0 %, which is inside the spread"), "{}", noise.text());
+        assert!(noise.text().contains("anew from the runs before"), "{}", noise.text());
+    }
+
+    #[test]
+    fn runs_that_are_all_shorter_show_a_gain() {
+        let gain = Verified::of(&[100.0, 104.0, 98.0], &[80.0, 84.0, 78.0], &[0.8, 0.81, 0.8]);
+        assert!(!gain.inside_spread);
+        assert!(!gain.text().contains("inside the spread"), "{}", gain.text());
+    }
 }
