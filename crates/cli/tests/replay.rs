@@ -1,6 +1,6 @@
 //! `paceline replay` as people call it: a table of layers or a trace in; times, causes, drawings and answers out.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     fs,
     path::Path,
@@ -85,6 +85,43 @@ fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
     let (before, after) = (report(&["replay", &trace]), report(&["replay", &written]));
     let difference = before["step_ms"].as_f64().unwrap() - after["step_ms"].as_f64().unwrap();
     assert!(difference.abs() < 0.01, "{difference} ms");
+}
+
+/// Milliseconds that the steps of [`profiled`] take.
+const STEPS: [u64; 3] = [70, 30, 20];
+
+/// A file of PyTorch's profiler: steps of so many milliseconds, in each of which everything is computed but the last five.
+fn profiled(folder: &Path) -> String {
+    let mut events = Vec::new();
+    let mut begin = 1_000_000;
+    for (number, length) in STEPS.iter().map(|step| step * 1000).enumerate() {
+        let mut event = |category: &str, name: &str, from: u64, length: u64| {
+            events.push(json!({
+                "ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7, "ts": begin + from, "dur": length,
+            }));
+        };
+        event("user_annotation", &format!("ProfilerStep#{number}"), 0, length);
+        event("cpu_op", "aten::mm", 0, length - 5000);
+        begin += length;
+    }
+    let path = folder.join("profiled.json");
+    fs::write(&path, json!({ "schemaVersion": 1, "traceEvents": events }).to_string()).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn the_last_step_is_compared_with_itself_where_all_others_are_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = profiled(folder.path());
+    for (skip, step) in [("0", 25.0), ("1", 20.0), ("2", 20.0)] {
+        let found = report(&["replay", &trace, "--skip", skip]);
+        for field in ["measured_step_ms", "recorded_step_ms", "step_ms"] {
+            assert_eq!(found[field].as_f64(), Some(step), "{field} with --skip {skip}: {found}");
+        }
+        let path = found["critical_path"].as_array().unwrap().iter();
+        let sum: f64 = path.map(|share| share["share"].as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "--skip {skip}: {found}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{
     bench::table::{self, Style},
     scenario::Loaded,
 };
-use paceline_replay::graph::{Analysis, Played, Share};
+use paceline_replay::graph::{Analysis, Played, Share, warm_up};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -55,8 +55,7 @@ impl Report {
     ) -> Report {
         let job = &loaded.job;
         let simulated = lumped.is_some();
-        let from = if job.measured.len() > skip + 1 { skip + 1 } else { 0 };
-        let counted = &job.measured[from.min(job.measured.len())..];
+        let counted = &job.measured[warm_up(job.measured.len(), skip)..];
         let sum: u64 = counted.iter().sum();
         let measured = (sum > 0).then(|| sum as f64 / counted.len() as f64 / 1e6);
         let error = |predicted: f64| measured.map(|measured| predicted / measured - 1.0);

@@ -92,14 +92,17 @@ impl Analysis {
         let played = play(graph, network)?;
         let step = played.step_ms(skip);
         let free = play(graph, &Network::Free)?.step_ms(skip);
-        let since = played.steps.get(skip).filter(|_| played.steps.len() > skip + 1);
-        let since = since.and_then(|step| step.iter().max()).copied().unwrap_or(Time::ZERO);
-        let steps = played.steps.len().saturating_sub(skip + 1).max(1) as f64;
+        let (since, steps) = played.counted(skip);
         Ok(Analysis {
             step_ms: step,
             compute_ms: free,
             exposed_comm_ms: (step - free).max(0.0),
-            critical_path: shares(graph, &critical_path(graph, &played, since), steps, step),
+            critical_path: shares(
+                graph,
+                &critical_path(graph, &played, since),
+                steps.max(1) as f64,
+                step,
+            ),
             losses: losses(scenario, network, skip, step, free)?,
         })
     }

@@ -15,7 +15,7 @@ mod served;
 pub use analysis::{Analysis, Loss, Share, Spent};
 pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
-pub use play::{Cause, Played, play};
+pub use play::{Cause, Played, play, warm_up};
 pub use prices::Prices;
 pub use remote::Network;
 pub use scenario::{Change, ChangeError, Scenario};

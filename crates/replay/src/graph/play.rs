@@ -33,21 +33,31 @@ pub struct Played {
 }
 
 impl Played {
-    /// Nanoseconds that a step takes: from the end of step `skip` on the slowest worker to the end of the last one,
-    /// divided by the number of steps between. `None` if there is nothing between.
-    pub fn step_time(&self, skip: usize) -> Option<f64> {
-        let last = |step: &Vec<Time>| step.iter().max().map(|time| time.0);
-        let from = self.steps.get(skip).and_then(last)?;
-        let to = self.steps.last().and_then(last)?;
-        let between = self.steps.len().checked_sub(skip + 1).filter(|steps| *steps > 0)?;
-        Some((to.saturating_sub(from)) as f64 / between as f64)
+    /// Since when steps count, and how many do: all but the [`first ones`](warm_up).
+    pub fn counted(&self, skip: usize) -> (Time, usize) {
+        let first = warm_up(self.steps.len(), skip);
+        let before = first.checked_sub(1).and_then(|step| self.steps[step].iter().max());
+        (before.copied().unwrap_or(Time::ZERO), self.steps.len() - first)
     }
 
-    /// Milliseconds of a step once the first `skip` are over; where there is one step only, from the beginning.
-    pub fn step_ms(&self, skip: usize) -> f64 {
-        let whole = || self.steps.last()?.iter().max().map(|end| end.0 as f64);
-        self.step_time(skip).or_else(whole).unwrap_or(0.0) / 1e6
+    /// Nanoseconds that a step takes on the slowest worker, the mean of those that [count](Played::counted). `None` if
+    /// there is no step.
+    pub fn step_time(&self, skip: usize) -> Option<f64> {
+        let (since, steps) = self.counted(skip);
+        let to = self.steps.last().and_then(|ends| ends.iter().max())?;
+        Some(to.0.saturating_sub(since.0) as f64 / steps as f64)
     }
+
+    /// The same in milliseconds; nothing if there is no step.
+    pub fn step_ms(&self, skip: usize) -> f64 {
+        self.step_time(skip).unwrap_or(0.0) / 1e6
+    }
+}
+
+/// How many steps do not count, where `skip` of them are to warm up. Nor does the next one, because it finds less left over
+/// from the one before than later ones do; but the last one always counts.
+pub fn warm_up(steps: usize, skip: usize) -> usize {
+    skip.saturating_add(1).min(steps.saturating_sub(1))
 }
 
 /// What a node waited for last.
@@ -299,6 +309,19 @@ mod tests {
     fn free_communication_leaves_the_slowest_worker() {
         let played = play(&two([100, 40], 30), &Network::Free).unwrap();
         assert_eq!(played.steps, [[Time(108), Time(108)]]);
+    }
+
+    #[test]
+    fn steps_to_warm_up_never_count_while_one_is_left() {
+        let ends = [700, 1000, 1200].map(|end| vec![Time(end), Time(end - 5)]);
+        let mut played = Played { steps: ends.to_vec(), ..Played::default() };
+        assert_eq!(played.step_time(0), Some(250.0));
+        assert_eq!(played.step_time(1), Some(200.0));
+        assert_eq!(played.step_time(2), Some(200.0), "the last step, not all of them as one");
+        played.steps.truncate(1);
+        assert_eq!(played.step_time(0), Some(700.0));
+        played.steps.clear();
+        assert_eq!(played.step_time(0), None);
     }
 
     #[test]
