@@ -2,6 +2,7 @@
 //! its name.
 
 mod bench;
+mod carrier;
 mod coordinator;
 mod exit;
 mod learn;

@@ -1,7 +1,7 @@
 //! A job as a trace shows it, under the conditions that the trace or the command line gives. What is asked about it is
 //! the business of the commands.
 
-use crate::exit::UsageError;
+use crate::{carrier, exit::UsageError};
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_job::{
@@ -47,6 +47,10 @@ pub struct Loaded {
     pub scenario: Scenario,
     /// How the wire's rate is known.
     pub wire: WireSource,
+    /// Whether workers measured the memory that they share when they met.
+    pub memory_measured: bool,
+    /// How many workers take part in operations, if the trace has but one of them.
+    pub missing: Option<usize>,
     /// What was wrong with the trace.
     pub problems: Vec<Problem>,
 }
@@ -85,10 +89,20 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
         memory: met.memory.unwrap_or_else(usual_memory),
         config: ClusterConfig::default(),
     };
+    let missing = carrier::missing(&trace, &job);
     let mut problems = std::mem::take(&mut trace.problems);
     problems.extend(of_clocks);
     problems.extend(job.problems.iter().cloned());
-    Ok(Loaded { trace, clocks, job, scenario, wire: source, problems })
+    Ok(Loaded {
+        trace,
+        clocks,
+        job,
+        scenario,
+        wire: source,
+        memory_measured: met.memory.is_some(),
+        missing,
+        problems,
+    })
 }
 
 /// Send together what a plan says, and follow its settings.

@@ -90,29 +90,38 @@ fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
 /// Milliseconds that the steps of [`profiled`] take.
 const STEPS: [u64; 3] = [70, 30, 20];
 
-/// A file of PyTorch's profiler: steps of so many milliseconds, in each of which everything is computed but the last five.
-fn profiled(folder: &Path) -> String {
+/// A file of PyTorch's profiler: steps of so many milliseconds, the last five of which are no computation. If there are
+/// several workers, an all-reduce takes four of them.
+fn profiled(path: &Path, rank: u32, world: u32) -> String {
     let mut events = Vec::new();
     let mut begin = 1_000_000;
     for (number, length) in STEPS.iter().map(|step| step * 1000).enumerate() {
-        let mut event = |category: &str, name: &str, from: u64, length: u64| {
+        let mut event = |category: &str, name: &str, from: u64, length: u64, more: Value| {
             events.push(json!({
                 "ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7, "ts": begin + from, "dur": length,
+                "args": more,
             }));
         };
-        event("user_annotation", &format!("ProfilerStep#{number}"), 0, length);
-        event("cpu_op", "aten::mm", 0, length - 5000);
+        event("user_annotation", &format!("ProfilerStep#{number}"), 0, length, json!({}));
+        event("cpu_op", "forward", 0, length - 5000, json!({}));
+        if world > 1 {
+            let about = json!({
+                "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": world,
+            });
+            event("user_annotation", "gloo:all_reduce", length - 5000, 4000, about);
+        }
         begin += length;
     }
-    let path = folder.join("profiled.json");
-    fs::write(&path, json!({ "schemaVersion": 1, "traceEvents": events }).to_string()).unwrap();
+    let about = json!({ "rank": rank, "world_size": world });
+    let file = json!({ "schemaVersion": 1, "distributedInfo": about, "traceEvents": events });
+    fs::write(path, file.to_string()).unwrap();
     path.to_str().unwrap().to_string()
 }
 
 #[test]
 fn the_last_step_is_compared_with_itself_where_all_others_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
-    let trace = profiled(folder.path());
+    let trace = profiled(&folder.path().join("alone.json"), 0, 1);
     for (skip, step) in [("0", 25.0), ("1", 20.0), ("2", 20.0)] {
         let found = report(&["replay", &trace, "--skip", skip]);
         for field in ["measured_step_ms", "recorded_step_ms", "step_ms"] {
@@ -121,6 +130,47 @@ fn the_last_step_is_compared_with_itself_where_all_others_are_skipped() {
         let path = found["critical_path"].as_array().unwrap().iter();
         let sum: f64 = path.map(|share| share["share"].as_f64().unwrap()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "--skip {skip}: {found}");
+    }
+}
+
+/// All that is said about what can be asked.
+fn notes(report: &Value) -> String {
+    report["notes"].to_string()
+}
+
+#[test]
+fn workers_of_one_host_need_no_bandwidth_for_what_no_wire_carries() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        profiled(&folder.path().join(format!("one_{rank}.5.pt.trace.json")), rank, 2);
+    }
+    let trace = folder.path().to_str().unwrap();
+    let found = report(&["replay", trace]);
+    assert_eq!((&found["hosts"], &found["simulated"]), (&json!(1), &json!(false)), "{found}");
+    assert!(notes(&found).contains("no wire"), "{found}");
+    let asked = ["--what-if", "straggler=none", "--what-if", "bandwidth=1gbit"];
+    let found = report(&[&["replay", trace], &asked[..]].concat());
+    assert_eq!(answers(&found), [20.0, 20.0], "{found}");
+    assert!(notes(&found).contains("change nothing"), "{found}");
+    let refused = paceline(&["replay", trace, "--what-if", "partition=1MiB"]);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && error.contains("memory"), "{error}");
+}
+
+#[test]
+fn operations_whose_other_workers_are_missing_take_as_long_as_recorded_and_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = profiled(&folder.path().join("first.json"), 0, 8);
+    let asked = ["--what-if", "workers=16+precision=f16", "--what-if", "bandwidth=1gbit"];
+    let found = report(&[&["replay", &trace], &asked[..]].concat());
+    assert_eq!(answers(&found), [20.0, 20.0], "{found}");
+    assert_eq!(found["exposed_comm_ms"], json!(4.0), "{found}");
+    assert!(notes(&found).contains("of 8 workers, of whom the trace has one"), "{found}");
+    for more in [&[][..], &["--workers", "4"]] {
+        let refused = paceline(&[&["optimize", &trace], more].concat());
+        let error = String::from_utf8_lossy(&refused.stderr).to_string();
+        assert!(error.contains("give the traces of all workers"), "{more:?}: {error}");
+        assert!(!error.contains("give --workers"), "{more:?}: {error}");
     }
 }
 

@@ -6,6 +6,7 @@ mod report;
 mod verify;
 
 use crate::{
+    carrier::hosts,
     exit::UsageError,
     scenario::{self, ConditionArgs, Loaded, WireSource},
     settings::parse_size,
@@ -18,7 +19,6 @@ use paceline_job::{ByteSize, WrittenDuration};
 use paceline_plan::{Engine, Limits, Outcome, Task, optimize};
 use report::Report;
 use std::{
-    collections::HashSet,
     ffi::OsString,
     io::IsTerminal,
     ops::ControlFlow,
@@ -153,7 +153,7 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
     let mut layered = loaded.job.layered.clone();
     if let Some(count) = arguments.workers {
         let Some(layered) = &mut layered else {
-            let text = "--workers needs a trace that names layers; leave it out";
+            let text = "--workers needs a trace that names layers, such as `paceline run --trace` writes; give the traces of all workers instead";
             return Err(UsageError::new(text).into());
         };
         let first = layered.workers.first().cloned().context("the trace has no worker")?;
@@ -168,13 +168,16 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
         scenario.graph = layered.graph();
     }
     if scenario.graph.workers.len() < 2 {
-        let text = "this trace has one worker, who sends nothing; give --workers N, or the traces of all workers";
+        let text = match &layered {
+            Some(_) => {
+                "this trace has one worker, who sends nothing; give --workers N, or the traces of all workers"
+            }
+            None => "this trace has one worker and names no layers; give the traces of all workers",
+        };
         return Err(UsageError::new(text).into());
     }
     // Workers of one host send through memory, whose rate is much the same everywhere.
-    let hosts: HashSet<&str> =
-        scenario.graph.workers.iter().map(|worker| worker.host.as_str()).collect();
-    if loaded.wire == WireSource::Nowhere && hosts.len() > 1 {
+    if loaded.wire == WireSource::Nowhere && hosts(&scenario.graph) > 1 {
         let text = "this trace does not show what the network carries; give --bandwidth";
         return Err(UsageError::new(text).into());
     }

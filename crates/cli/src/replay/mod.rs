@@ -9,8 +9,9 @@ mod report;
 mod written;
 
 use crate::{
+    carrier::Carrier,
     exit::UsageError,
-    scenario::{self, ConditionArgs, Loaded, WireSource},
+    scenario::{self, ConditionArgs, Loaded},
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -118,28 +119,33 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         return Err(UsageError::new(text).into());
     }
     let scenario = &loaded.scenario;
-    let joint = !loaded.job.graph.operations.is_empty() && loaded.job.graph.workers.len() > 1;
-    let knows_network = !joint || loaded.wire != WireSource::Nowhere;
-    if loaded.wire == WireSource::Nowhere && !arguments.what_if.is_empty() {
-        let text = "this trace does not show what the network carries; give --bandwidth";
-        return Err(UsageError::new(text).into());
-    }
+    let carrier = Carrier::of(loaded, &scenario.graph);
+    let joint = !scenario.graph.operations.is_empty() && carrier != Carrier::Nothing;
     let context = || "the trace cannot be played";
     let recorded = play(&scenario.graph, &Network::Recorded).with_context(context)?;
-    let network = if joint && knows_network { scenario.network() } else { Network::Recorded };
+    let network =
+        if joint && carrier.is_known(loaded) { scenario.network() } else { Network::Recorded };
     let analysis = Analysis::of(scenario, &network, skip).with_context(context)?;
     let lumped = match &network {
         Network::Engines { .. } => Some(
-            play(&scenario.graph, &Network::Lumped(scenario.wire.rate)).with_context(context)?,
+            play(&scenario.graph, &Network::Lumped(carrier.link(scenario).rate))
+                .with_context(context)?,
         ),
         _ => None,
     };
-    let answers = arguments
-        .what_if
-        .iter()
-        .flat_map(|question| &question.cases)
-        .map(|case| case.ask(scenario, skip, arguments.alike))
-        .collect::<Result<Vec<_>>>()?;
+    let cases = || arguments.what_if.iter().flat_map(|question| &question.cases);
+    let answers = cases().map(|case| case.ask(loaded, skip, arguments.alike));
+    let answers = answers.collect::<Result<Vec<_>>>()?;
+    let mut notes = Vec::new();
+    if joint && lumped.is_none() {
+        notes.push(format!("no prediction by the engines: {}", carrier.why_unknown()));
+    }
+    if !arguments.alike && cases().any(|case| case.asks_for_absent_wires(loaded)) {
+        let text =
+            "all workers are on one host, where bandwidth and latency of wires change nothing";
+        notes.push(text.to_string());
+    }
     let played = play(&scenario.graph, &network).with_context(context)?;
-    Ok((Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers), played))
+    let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);
+    Ok((report.with_notes(notes), played))
 }

@@ -1,6 +1,12 @@
 //! What-if questions as the command line has them: changes joined by `+`, values separated by commas.
 
+use crate::{
+    carrier::Carrier,
+    exit::UsageError,
+    scenario::{Loaded, WireSource},
+};
 use anyhow::{Context, Result};
+use paceline_job::graph::Graph;
 use paceline_replay::graph::{Change, ChangeError, Network, Scenario, play};
 use serde::Serialize;
 use std::str::FromStr;
@@ -26,7 +32,7 @@ pub struct Answer {
     /// A step then.
     pub step_ms: f64,
     /// What a prediction says that takes each operation as one transfer of its bytes after another; not where one worker
-    /// stands for all.
+    /// stands for all, nor where operations take as long as recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lumped_step_ms: Option<f64>,
 }
@@ -55,10 +61,16 @@ impl FromStr for Question {
 }
 
 impl Case {
-    /// Play the job under these conditions; if workers are `alike`, one of them for all.
-    pub fn ask(&self, scenario: &Scenario, skip: usize, alike: bool) -> Result<Answer> {
+    /// Play the job under these conditions; if workers are `alike`, one of them for all. Where nobody knows what carries
+    /// operations, they take as long as recorded, which answers what does not concern them.
+    pub fn ask(&self, loaded: &Loaded, skip: usize, alike: bool) -> Result<Answer> {
+        let scenario = &loaded.scenario;
         let names: Vec<String> = self.changes.iter().map(Change::to_string).collect();
         let what_if = names.join(" + ");
+        if loaded.missing.is_some() {
+            let graph = self.of_computation(scenario).graph;
+            return as_recorded(what_if, &graph, skip);
+        }
         let mut workers = scenario.graph.workers.len();
         let mut changed = scenario.clone();
         for change in &self.changes {
@@ -70,15 +82,72 @@ impl Case {
         let settings = changed.settings.validate();
         settings.with_context(|| format!("--what-if {what_if}"))?;
         let context = || format!("--what-if {what_if} cannot be played");
+        let given = self.changes.iter().any(|change| matches!(change, Change::Bandwidth(_)));
+        let wires_are_known = given || loaded.wire != WireSource::Nowhere;
+        let carrier = if alike { Carrier::Wires } else { Carrier::of(loaded, &changed.graph) };
+        let known = carrier.is_known(loaded) || carrier == Carrier::Wires && wires_are_known;
+        if !known {
+            let concerns = |change: &Change| match change {
+                Change::Bandwidth(_) | Change::Latency(_) => carrier == Carrier::Wires,
+                change => concerns_operations(change),
+            };
+            if !alike && !self.changes.iter().any(concerns) {
+                return as_recorded(what_if, &changed.graph, skip);
+            }
+            let remedy = match carrier {
+                Carrier::Memory => "; give --bandwidth to take memory as it usually is",
+                _ => "",
+            };
+            let text = format!("--what-if {what_if}: {}{remedy}", carrier.why_unknown());
+            return Err(UsageError::new(text).into());
+        }
         if alike {
             let step_ms = changed.play_mirrored(workers).with_context(context)?.step_ms(skip);
             return Ok(Answer { what_if, step_ms, lumped_step_ms: None });
         }
         let step_ms = changed.play().with_context(context)?.step_ms(skip);
-        let lumped = play(&changed.graph, &Network::Lumped(changed.wire.rate));
+        let lumped = play(&changed.graph, &Network::Lumped(carrier.link(&changed).rate));
         let lumped_step_ms = Some(lumped.with_context(context)?.step_ms(skip));
         Ok(Answer { what_if, step_ms, lumped_step_ms })
     }
+
+    /// Whether it changes wires where there are none, because all workers are on one host.
+    pub fn asks_for_absent_wires(&self, loaded: &Loaded) -> bool {
+        let of_wires =
+            |change: &Change| matches!(change, Change::Bandwidth(_) | Change::Latency(_));
+        let workers = self.changes.iter().fold(loaded.scenario.clone(), |scenario, change| {
+            if let Change::Workers(_) = change { scenario.with(change) } else { scenario }
+        });
+        self.changes.iter().any(of_wires) && Carrier::of(loaded, &workers.graph) == Carrier::Memory
+    }
+
+    /// The job under those of the conditions that concern what each worker does by itself.
+    fn of_computation(&self, scenario: &Scenario) -> Scenario {
+        let changes = self.changes.iter().filter(|change| !concerns_operations(change));
+        changes.fold(scenario.clone(), |scenario, change| scenario.with(change))
+    }
+}
+
+/// Whether what operations take depends on it.
+fn concerns_operations(change: &Change) -> bool {
+    match change {
+        Change::Batch(_) | Change::Device(_) | Change::Straggler => false,
+        Change::Bandwidth(_)
+        | Change::Latency(_)
+        | Change::Workers(_)
+        | Change::Strategy(_)
+        | Change::Partition(_)
+        | Change::Credit(_)
+        | Change::Precision(_)
+        | Change::FirstCome => true,
+    }
+}
+
+fn as_recorded(what_if: String, graph: &Graph, skip: usize) -> Result<Answer> {
+    let played = play(graph, &Network::Recorded);
+    let step_ms =
+        played.with_context(|| format!("--what-if {what_if} cannot be played"))?.step_ms(skip);
+    Ok(Answer { what_if, step_ms, lumped_step_ms: None })
 }
 
 #[cfg(test)]

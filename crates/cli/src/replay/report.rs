@@ -3,6 +3,7 @@
 use super::questions::Answer;
 use crate::{
     bench::table::{self, Style},
+    carrier::{Carrier, hosts},
     scenario::Loaded,
 };
 use paceline_replay::graph::{Analysis, Played, Share, warm_up};
@@ -23,6 +24,9 @@ pub struct Report {
     skipped: usize,
     operations: usize,
     bandwidth: Option<String>,
+    /// What memory carries, where all workers are on one host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<String>,
     strategy: String,
     partition: String,
     credit: String,
@@ -41,6 +45,8 @@ pub struct Report {
     #[serde(flatten)]
     analysis: Analysis,
     what_if: Vec<Answer>,
+    /// What a reader of the answers should know.
+    notes: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -59,20 +65,18 @@ impl Report {
         let sum: u64 = counted.iter().sum();
         let measured = (sum > 0).then(|| sum as f64 / counted.len() as f64 / 1e6);
         let error = |predicted: f64| measured.map(|measured| predicted / measured - 1.0);
-        let mut hosts: Vec<&str> =
-            job.graph.workers.iter().map(|worker| worker.host.as_str()).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
         let scenario = &loaded.scenario;
+        let in_memory = Carrier::of(loaded, &scenario.graph) == Carrier::Memory;
         let recorded_step_ms = recorded.step_ms(skip);
         let lumped_step_ms = lumped.map(|played| played.step_ms(skip));
         Report {
             workers: job.graph.workers.len(),
-            hosts: hosts.len(),
+            hosts: hosts(&job.graph),
             steps: job.graph.steps as usize,
             skipped: skip,
             operations: job.graph.operations.len(),
-            bandwidth: simulated.then(|| scenario.wire.rate.to_string()),
+            bandwidth: (simulated && !in_memory).then(|| scenario.wire.rate.to_string()),
+            memory: (simulated && in_memory).then(|| scenario.memory.rate.to_string()),
             strategy: scenario.settings.strategy.to_string(),
             partition: scenario.settings.partition.to_string(),
             credit: scenario.settings.credit.to_string(),
@@ -86,8 +90,14 @@ impl Report {
             peak_memory_bytes: job.layered.as_ref().and_then(|layered| layered.peak_memory()),
             analysis,
             what_if,
+            notes: Vec::new(),
             problems: loaded.problems.iter().map(ToString::to_string).collect(),
         }
+    }
+
+    /// With more to know.
+    pub fn with_notes(self, notes: Vec<String>) -> Report {
+        Report { notes, ..self }
     }
 
     /// A step as it is predicted.
@@ -127,6 +137,15 @@ impl Report {
                 text,
                 "wires of {bandwidth} ({}), strategy {}, partition {}, credit {}",
                 loaded.wire, self.strategy, self.partition, self.credit
+            )?;
+        }
+        if let Some(memory) = &self.memory {
+            let source =
+                if loaded.memory_measured { "as measured when workers met" } else { "as usual" };
+            writeln!(
+                text,
+                "memory of {memory} ({source}), strategy {}, partition {}, credit {}",
+                self.strategy, self.partition, self.credit
             )?;
         }
         writeln!(text)?;
@@ -178,6 +197,12 @@ impl Report {
                 .collect();
             let header = ["", "step", "speed"].map(String::from);
             text.push_str(&table::draw(&header, &rows, Style::Plain));
+        }
+        if !self.notes.is_empty() {
+            writeln!(text, "\nTo know:")?;
+            for note in &self.notes {
+                writeln!(text, "  {note}")?;
+            }
         }
         if !self.problems.is_empty() {
             writeln!(text, "\nAbout the trace:")?;
