@@ -1,10 +1,18 @@
 //! What would help and a plan file cannot do: changes of the program. Each is replayed with the plan applied.
 
-use crate::{candidate::Candidate, error::PlanError, evaluate::Evaluator, outcome::Advice};
+use crate::{
+    candidate::{Candidate, bucket_cuts, plans_groups},
+    error::PlanError,
+    evaluate::Evaluator,
+    outcome::Advice,
+};
 use paceline_job::{Dtype, Pass, graph::layered::Layered};
 
 /// Advice that gains less than this share of a step is kept to ourselves.
 const WORTH_SAYING: f64 = 0.01;
+
+/// Lengths of DDP's buckets that are tried, in MiB; 25 is what it has by itself.
+const BUCKET_CAPS: [u64; 7] = [1, 2, 4, 8, 16, 25, 64];
 
 /// Everything worth saying, the largest gain first.
 pub(crate) fn given(
@@ -42,6 +50,16 @@ pub(crate) fn given(
             "none",
         );
     }
+    if !plans_groups(Some(&layered))
+        && let Some((value, cap)) = best_buckets(evaluator, &layered, candidate)?
+    {
+        say(
+            Pass::TensorFusion,
+            value,
+            &format!("fill buckets of {cap} MiB (DistributedDataParallel(bucket_cap_mb={cap}))"),
+            "DDP fills its buckets in the order in which gradients come, and its first one less",
+        );
+    }
     if let Some(half) = in_half(&layered) {
         say(
             Pass::MixedPrecision,
@@ -67,6 +85,23 @@ pub(crate) fn given(
     }
     advice.sort_by(|one, other| other.expected_gain_ms.total_cmp(&one.expected_gain_ms));
     Ok(advice)
+}
+
+/// What a step takes with the best of DDP's buckets, and their length.
+fn best_buckets(
+    evaluator: &mut Evaluator<'_>,
+    layered: &Layered,
+    candidate: &Candidate,
+) -> Result<Option<(f64, u64)>, PlanError> {
+    let mut best: Option<(f64, u64)> = None;
+    for cap in BUCKET_CAPS {
+        let filled = candidate.cut(bucket_cuts(layered, cap << 20));
+        let value = evaluator.estimate_of(layered.clone(), &filled)?;
+        if best.is_none_or(|(least, _)| value < least) {
+            best = Some((value, cap));
+        }
+    }
+    Ok(best)
 }
 
 /// Gradients of half the length, where some are longer.

@@ -1,7 +1,7 @@
 //! Simulated annealing: a second way to look for plans, which knows nothing of critical paths, to check the first against.
 
 use crate::{
-    candidate::{Candidate, needed_cuts},
+    candidate::{Candidate, needed_cuts, plans_groups},
     error::PlanError,
     evaluate::Evaluator,
     search::{Found, explained},
@@ -57,7 +57,8 @@ struct Moves {
 
 impl Moves {
     fn of(evaluator: &Evaluator<'_>) -> Moves {
-        let needed = evaluator.layered().map(needed_cuts).unwrap_or_default();
+        let planned = evaluator.layered().filter(|layered| plans_groups(Some(layered)));
+        let needed = planned.map(needed_cuts).unwrap_or_default();
         Moves {
             strategies: settings::strategies(evaluator),
             partitions: settings::partitions(evaluator),

@@ -61,7 +61,9 @@ impl Candidate {
 
     /// The groups by name.
     pub fn fusion(&self, layered: Option<&Layered>) -> Fusion {
-        let Some(layered) = layered else { return Fusion::default() };
+        let Some(layered) = layered.filter(|layered| plans_groups(Some(layered))) else {
+            return Fusion::default();
+        };
         let tensors = tensors(layered);
         let names = |group: Group| -> Vec<String> {
             group.tensors.iter().map(|tensor| tensors[*tensor as usize].name.to_string()).collect()
@@ -83,6 +85,11 @@ pub(crate) fn tensors(layered: &Layered) -> Vec<&Tensor> {
 /// Cuts that no plan can do without: elements of two types are not summed in one operation.
 pub(crate) fn needed_cuts(layered: &Layered) -> Vec<bool> {
     tensors(layered).windows(2).map(|pair| pair[0].dtype != pair[1].dtype).collect()
+}
+
+/// Whether a plan decides what is sent together, and not the program.
+pub(crate) fn plans_groups(layered: Option<&Layered>) -> bool {
+    layered.is_some_and(|layered| !layered.own_buckets)
 }
 
 /// Cuts between layers, and those that are needed: the coarse view.

@@ -2,7 +2,7 @@
 //! applied along the critical path, and replay has the last word.
 
 use crate::{
-    candidate::{Candidate, bucket_cuts, needed_cuts, tensors},
+    candidate::{Candidate, bucket_cuts, needed_cuts, plans_groups, tensors},
     error::PlanError,
     evaluate::{Evaluator, FOLLOWED},
     search::Best,
@@ -26,7 +26,8 @@ const MOST_MOVES: usize = 48;
 
 /// Look for better groups.
 pub(crate) fn improve(evaluator: &mut Evaluator<'_>, best: &mut Best) -> Result<(), PlanError> {
-    let Some(layered) = evaluator.layered().cloned() else { return Ok(()) };
+    let planned = evaluator.layered().filter(|layered| plans_groups(Some(layered)));
+    let Some(layered) = planned.cloned() else { return Ok(()) };
     let needed = needed_cuts(&layered);
     if needed.is_empty() {
         return Ok(());

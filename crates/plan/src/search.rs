@@ -1,7 +1,7 @@
 //! The search along the critical path: settings and groups in turn, until neither gains.
 
 use crate::{
-    candidate::{Candidate, layer_cuts},
+    candidate::{Candidate, layer_cuts, plans_groups},
     error::PlanError,
     evaluate::Evaluator,
     fusion,
@@ -67,7 +67,9 @@ pub(crate) fn run(evaluator: &mut Evaluator<'_>, start: &Candidate) -> Result<Fo
 
 /// The coarse view: tensors of one layer together, unless that costs.
 fn coarsen(evaluator: &mut Evaluator<'_>, best: &mut Best) {
-    let Some(layered) = evaluator.layered() else { return };
+    let Some(layered) = evaluator.layered().filter(|layered| plans_groups(Some(layered))) else {
+        return;
+    };
     let cuts = layer_cuts(layered);
     let together: Vec<bool> =
         best.candidate.cuts.iter().zip(&cuts).map(|(one, other)| *one && *other).collect();

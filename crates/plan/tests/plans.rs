@@ -296,6 +296,30 @@ fn a_job_that_does_not_cross_the_step_is_told_to() {
 }
 
 #[test]
+fn buckets_of_the_program_are_advised_about_and_not_planned() {
+    let mut ddp = task(&[(250_000, 100, 200); 12], 4, 1e9, false);
+    let layered = ddp.layered.as_mut().unwrap();
+    layered.own_buckets = true;
+    // All at the end: nothing overlaps.
+    layered.groups = vec![Group { tensors: (0..12).collect() }];
+    ddp.scenario.graph = layered.graph();
+    for engine in [Engine::Search, Engine::Annealing] {
+        let found = plan(&ddp, &Limits { engine, replays: 100, ..Limits::default() });
+        assert!(found.plan.fusion.is_empty(), "{:?}", found.plan.fusion);
+        assert!(found.decisions.iter().all(|decision| decision.pass != Pass::TensorFusion));
+        let advised = found.advice.iter().find(|advice| advice.pass == Pass::TensorFusion).unwrap();
+        assert!(advised.what.contains("bucket_cap_mb="), "{}", advised.what);
+        let written = found.plan.advice.iter().find(|one| one.pass == Pass::TensorFusion).unwrap();
+        assert!(!written.applied);
+        // What is promised is what happens with the program's own buckets.
+        let settings = found.plan.settings;
+        let scenario = Scenario { settings, ..ddp.scenario.clone() };
+        let played = scenario.play().unwrap().step_ms(1);
+        assert!((played - found.after_ms).abs() < 1e-9, "{played} {}", found.after_ms);
+    }
+}
+
+#[test]
 fn a_search_that_is_broken_off_keeps_the_best_so_far() {
     let task = &small_cases()[0];
     let mut heard = 0;

@@ -14,7 +14,11 @@ use crate::{
         Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace,
     },
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// A job as a graph, with what else its trace says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -171,6 +175,7 @@ impl Building<'_> {
             ..Layered::default()
         };
         layered.groups = self.groups(&layered, &operations[0]);
+        layered.own_buckets = has_own_buckets(&layered, &operations[0]);
         layered.recorded = self.recorded(&layered, &operations);
         layered
     }
@@ -316,6 +321,20 @@ fn problem(worker: &WorkerTrace, text: &str) -> Problem {
 
 fn operation_name(group: &Group, tensors: &[&Tensor]) -> String {
     Fusion::operation_name(&tensors[group.tensors[0] as usize].name, group.tensors.len())
+}
+
+/// Whether tensors were sent, but none and no group of a plan by its name: buckets of the program's have none.
+fn has_own_buckets(layered: &Layered, steps: &[Vec<Seen<'_>>]) -> bool {
+    let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
+    let groups = layered.all_groups();
+    let grouped = groups.iter().map(|group| operation_name(group, &tensors));
+    let single = tensors.iter().map(|tensor| tensor.name.to_string());
+    let names: HashSet<String> = grouped.chain(single).collect();
+    let Some(step) = steps.last() else { return false };
+    let by_name = |seen: &Seen<'_>| {
+        seen.collective.tensor.as_deref().is_some_and(|name| names.contains(name))
+    };
+    step.iter().any(is_all_reduce) && !step.iter().any(by_name)
 }
 
 fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {

@@ -54,6 +54,9 @@ pub struct Layered {
     pub scheduled: bool,
     /// Every tensor once. What has a group of its own may be left out.
     pub groups: Vec<Group>,
+    /// Whether the program itself decides what is sent together, as DDP does with its buckets: then the groups are those, and a
+    /// plan's are not looked at.
+    pub own_buckets: bool,
     /// Nanoseconds that a worker needs to hand an operation over.
     pub post: u64,
     /// For each step and each group (in the order of [`Layered::all_groups`]), nanoseconds from the last post to the end on
@@ -132,9 +135,12 @@ impl Layered {
         groups
     }
 
-    /// Send together what a plan says. What was sent together before is not any more. Names that the layers do not have are
-    /// given back.
+    /// Send together what a plan says. What was sent together before is not any more, unless the program decides that itself.
+    /// Names that the layers do not have are given back.
     pub fn fuse(&mut self, fusion: &Fusion) -> Vec<String> {
+        if self.own_buckets {
+            return Vec::new();
+        }
         let tensors = self.layers.iter().flat_map(|layer| &layer.tensors);
         let places: HashMap<&str, u32> =
             tensors.zip(0..).map(|(tensor, place)| (&*tensor.name, place)).collect();
@@ -316,6 +322,16 @@ mod tests {
         let groups = vec![vec!["b.0".to_string(), "a.1".to_string(), "x".to_string()]];
         assert_eq!(layered.fuse(&Fusion { groups }), ["x"]);
         assert_eq!(layered.groups, [Group { tensors: vec![2, 1] }]);
+    }
+
+    #[test]
+    fn a_program_with_buckets_of_its_own_is_not_changed_by_plans() {
+        let buckets = vec![Group { tensors: vec![0, 1, 2] }];
+        let before = Layered { own_buckets: true, groups: buckets, ..three() };
+        let mut layered = before.clone();
+        let groups = vec![vec!["b.0".to_string(), "c.0".to_string()]];
+        assert_eq!(layered.fuse(&Fusion { groups }), [""; 0]);
+        assert_eq!(layered, before);
     }
 
     #[test]
