@@ -4,7 +4,7 @@
 use super::{
     Graph,
     clocks::Clocks,
-    handing,
+    edges, handing,
     layered::{Group, LayerTimes, Layered, LayeredWorker},
     observed,
 };
@@ -189,7 +189,7 @@ impl Building<'_> {
         let mut unknown = 0;
         for number in self.steps {
             let (from, to) = window(worker, *number);
-            let mut times = StepTimes::new(layers.len(), from);
+            let mut times = StepTimes::new(layers.len(), from, worker.crosses_step);
             for span in between(worker, from, to) {
                 unknown += u64::from(!times.add(span, places.get(&*span.name).copied()));
             }
@@ -256,7 +256,8 @@ impl Building<'_> {
         planned.groups
     }
 
-    /// From the last post to the end on each worker.
+    /// On each worker from where the graph has the last post, after the backward pass of the layer that completes the group, to
+    /// where who waits goes on: hooks post before a backward pass is over, or after, and threads take a while to wake up.
     fn recorded(
         &mut self,
         layered: &Layered,
@@ -264,40 +265,40 @@ impl Building<'_> {
     ) -> Vec<Vec<Vec<u64>>> {
         let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
         let groups = layered.all_groups();
+        let layer_of = layered.layer_of_tensors();
+        // Backward completes a group with the layer that the next forward pass needs it for.
+        let layers: Vec<&str> = groups
+            .iter()
+            .map(|group| {
+                let first = group.tensors.iter().map(|tensor| layer_of[*tensor as usize]).min();
+                &*layered.layers[first.unwrap_or(0) as usize].name
+            })
+            .collect();
+        let names: Vec<Arc<str>> =
+            groups.iter().map(|group| operation_name(group, &tensors).into()).collect();
         let mut missing = 0;
         let mut recorded = Vec::with_capacity(self.steps.len());
         for step in 0..self.steps.len() {
-            let mut of_step = Vec::with_capacity(groups.len());
-            let mut unnamed = 0;
-            for group in &groups {
-                let name: &Arc<str> = &operation_name(group, &tensors).into();
-                let by_name = operations[0][step].iter().any(|seen| named(seen, name));
-                let find = |worker: &'_ [Vec<Seen<'_>>]| -> Option<(Stamp, Stamp)> {
-                    let seen = if by_name {
-                        worker[step].iter().find(|seen| named(seen, name))
-                    } else {
-                        worker[step].iter().filter(|seen| is_all_reduce(seen)).nth(unnamed)
-                    };
-                    seen.map(|seen| (seen.post, seen.over))
-                };
-                let found: Option<Vec<(Stamp, Stamp)>> = operations
-                    .iter()
-                    .enumerate()
-                    .map(|(rank, worker)| {
-                        let rank = Rank(rank as u32);
-                        let common = |stamp| self.clocks.common(rank, stamp);
-                        find(worker).map(|(post, over)| (common(post), common(over)))
-                    })
-                    .collect();
-                unnamed += usize::from(!by_name);
-                let Some(found) = found else {
-                    missing += 1;
-                    of_step.push(Vec::new());
-                    continue;
-                };
+            let by_name: Vec<bool> = names
+                .iter()
+                .map(|name| operations[0][step].iter().any(|seen| named(seen, name)))
+                .collect();
+            let workers: Vec<Vec<Option<(Stamp, Stamp)>>> = operations
+                .iter()
+                .zip(&self.trace.workers)
+                .map(|(seen, worker)| {
+                    let found = of_groups(&seen[step], &names, &by_name);
+                    self.at_edges(worker, step, found, &layers, layered.crosses_step)
+                })
+                .collect();
+            let of_group = |place: usize| -> Vec<u64> {
+                let found: Option<Vec<_>> = workers.iter().map(|worker| worker[place]).collect();
+                let found = found.unwrap_or_default();
                 let last = found.iter().map(|(post, _)| *post).max().unwrap_or_default();
-                of_step.push(found.iter().map(|(_, over)| over.since(last)).collect());
-            }
+                found.iter().map(|(_, over)| over.since(last)).collect()
+            };
+            let of_step: Vec<Vec<u64>> = (0..groups.len()).map(of_group).collect();
+            missing += of_step.iter().filter(|times| times.is_empty()).count() as u64;
             recorded.push(of_step);
         }
         let none = operations.iter().flatten().all(Vec::is_empty);
@@ -308,6 +309,34 @@ impl Building<'_> {
             self.problems.push(Problem { place, text: text.to_string(), times: missing });
         }
         recorded
+    }
+
+    /// What one worker saw of the groups of a step, where the graph has it and by the common clock.
+    fn at_edges(
+        &self,
+        worker: &WorkerTrace,
+        step: usize,
+        found: Vec<Option<&Seen<'_>>>,
+        layers: &[&str],
+        crosses_step: bool,
+    ) -> Vec<Option<(Stamp, Stamp)>> {
+        let common = |stamp| self.clocks.common(worker.rank, stamp);
+        if crosses_step {
+            // Posts and updates lie anywhere in the nodes of such a job, so what an operation took is all there is.
+            let times = |seen: &Seen<'_>| (common(seen.post), common(seen.over));
+            return found.into_iter().map(|seen| seen.map(times)).collect();
+        }
+        let (from, to) = window(worker, self.steps[step]);
+        // Nothing waits for what was not recorded: it ends too late for any wait.
+        let mut over: Vec<Stamp> =
+            found.iter().map(|seen| seen.map_or(Stamp(i64::MAX), |seen| seen.over)).collect();
+        edges::until_waits_end(between(worker, from, to), &mut over);
+        let ends = edges::backward_ends(between(worker, from, to));
+        let edge = |((seen, over), layer): ((Option<&Seen<'_>>, Stamp), &&str)| {
+            let end = ends.get(layer).copied();
+            seen.map(|seen| (common(end.unwrap_or(seen.post)), common(over)))
+        };
+        found.into_iter().zip(over).zip(layers).map(edge).collect()
     }
 
     fn report(&mut self, worker: &WorkerTrace, text: &str) {
@@ -339,6 +368,19 @@ fn has_own_buckets(layered: &Layered, steps: &[Vec<Seen<'_>>]) -> bool {
 
 fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {
     seen.collective.tensor.as_ref() == Some(name)
+}
+
+/// The operation of each group: by its name, or, where groups have none, in order.
+fn of_groups<'s, 't>(
+    step: &'s [Seen<'t>],
+    names: &[Arc<str>],
+    by_name: &[bool],
+) -> Vec<Option<&'s Seen<'t>>> {
+    let mut unnamed = step.iter().filter(|seen| is_all_reduce(seen));
+    let find = |(name, by_name): (&Arc<str>, &bool)| {
+        if *by_name { step.iter().find(|seen| named(seen, name)) } else { unnamed.next() }
+    };
+    names.iter().zip(by_name).map(find).collect()
 }
 
 fn is_all_reduce(seen: &Seen<'_>) -> bool {
@@ -380,12 +422,14 @@ struct StepTimes {
     cursor: Stamp,
     /// Layers and phases that are not over: end, layer, phase.
     open: Vec<(Stamp, usize, Phase)>,
+    /// Whether updates may lie anywhere in a step, so that what is before them is not theirs.
+    crosses_step: bool,
 }
 
 impl StepTimes {
-    fn new(layers: usize, from: Stamp) -> StepTimes {
+    fn new(layers: usize, from: Stamp, crosses_step: bool) -> StepTimes {
         let layers = vec![LayerTimes::default(); layers];
-        StepTimes { layers, update: 0, cursor: from, open: Vec::new() }
+        StepTimes { layers, update: 0, cursor: from, open: Vec::new(), crosses_step }
     }
 
     /// False if it is work of a layer that nobody knows.
@@ -412,9 +456,10 @@ impl StepTimes {
             }
         }
         let gap = span.begin.since(self.cursor);
+        let before_update = if self.crosses_step { 0 } else { gap };
         self.cursor = self.cursor.max(span.end());
         let Some(place) = layer else {
-            self.update += if phase == Phase::Update { span.length } else { 0 };
+            self.update += if phase == Phase::Update { before_update + span.length } else { 0 };
             return phase == Phase::Update;
         };
         let times = &mut self.layers[place];
@@ -429,7 +474,7 @@ impl StepTimes {
                 times.backward_gap += gap;
                 self.open.push((span.end(), place, phase));
             }
-            Phase::Update => times.update += span.length,
+            Phase::Update => times.update += before_update + span.length,
             Phase::Other => {}
         }
         true

@@ -5,6 +5,7 @@
 mod build;
 mod change;
 mod clocks;
+mod edges;
 mod handing;
 pub mod layered;
 mod observed;
