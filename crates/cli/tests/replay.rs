@@ -174,6 +174,56 @@ fn operations_whose_other_workers_are_missing_take_as_long_as_recorded_and_it_is
     }
 }
 
+/// The file of a worker as our own runtime writes it: five steps, one layer, one operation in each.
+fn recorded(rank: u32) -> String {
+    let mut events = Vec::new();
+    let mut event = |category: &str, name: &str, row: u32, begin: u32, length: u32, args: Value| {
+        events.push(json!({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": row,
+            "ts": begin, "dur": length, "args": args}));
+    };
+    for step in 0..5 {
+        let at = step * 1000;
+        event("step", &format!("step {step}"), 0, at, 1000, json!({"number": step}));
+        event("forward", "fc", 1, at, 200, json!({"layer": 0}));
+        event("backward", "fc", 1, at + 200, 300, json!({"layer": 0}));
+        let args = json!({"operation": "all_reduce", "use": step, "bytes": 4000, "dtype": "f32"});
+        event("operation", "fc.weight", 2, at + 500, 400, args);
+        event("wait", "wait", 1, at + 500, 400, json!({}));
+    }
+    let tensors = json!([{"name": "fc.weight", "elements": 1000, "dtype": "f32"}]);
+    let about = json!({"format": 1, "version": "0", "host": format!("host-{rank}"), "view": null,
+        "layers": [{"name": "fc", "tensors": tensors}]});
+    json!({"distributedInfo": {"rank": rank, "world_size": 2}, "paceline": about,
+        "traceEvents": events})
+    .to_string()
+}
+
+#[test]
+fn what_is_written_of_several_workers_has_all_of_them_when_it_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    fs::create_dir(&traces).unwrap();
+    for rank in 0..2 {
+        fs::write(traces.join(format!("worker-{rank}.json")), recorded(rank)).unwrap();
+    }
+    let written = folder.path().join("predicted.json.gz").to_str().unwrap().to_string();
+    let common = ["replay", traces.to_str().unwrap(), "--bandwidth", "1gbit"];
+    let before = report(&[&common[..], &["--trace-out", &written]].concat());
+    let found = report(&["trace", &written]);
+    assert_eq!(found["problems"], json!([]));
+    let workers = found["workers"].as_array().unwrap();
+    let hosts: Vec<&Value> = workers.iter().map(|worker| &worker["host"]).collect();
+    assert_eq!(hosts, ["host-0", "host-1"]);
+    for worker in workers {
+        assert_eq!(worker["steps"].as_array().unwrap().len(), 5);
+        assert_eq!(worker["collectives"][0]["count"], 5);
+        assert_eq!(worker["collectives"][0]["bytes"], 20_000);
+    }
+    let after = report(&["replay", &written]);
+    let difference = before["step_ms"].as_f64().unwrap() - after["step_ms"].as_f64().unwrap();
+    assert!(difference.abs() < 0.01, "{difference} ms");
+}
+
 #[test]
 fn what_cannot_be_played_is_said_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();

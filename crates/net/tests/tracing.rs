@@ -68,7 +68,9 @@ fn train(worker: &Worker, config: &TraceConfig) -> paceline_net::Summary {
 }
 
 fn read(path: &Path) -> (WorkerTrace, Vec<Problem>) {
-    recorded::read(Reader::open(path).unwrap(), &path.display().to_string())
+    let (mut workers, problems) =
+        recorded::read(Reader::open(path).unwrap(), &path.display().to_string());
+    (workers.remove(0), problems)
 }
 
 fn messages(worker: &WorkerTrace, wanted: Direction) -> Vec<&Message> {

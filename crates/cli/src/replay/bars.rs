@@ -52,6 +52,8 @@ pub struct Bar {
     pub name: String,
     /// Whether it is on the critical path, where that is known.
     pub critical: bool,
+    /// The operation that it is, in a graph.
+    pub operation: Option<OperationId>,
 }
 
 /// Bars of one worker and one kind.
@@ -102,6 +104,7 @@ pub fn measured(loaded: &Loaded, most_workers: usize) -> Vec<Row> {
                 look,
                 name: span.name.to_string(),
                 critical: false,
+                operation: None,
             };
             let lane = worker.lanes.get(span.lane.0 as usize).map(|lane| lane.kind);
             if look == Look::Network || lane == Some(LaneKind::Network) {
@@ -142,6 +145,7 @@ pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -
             look,
             name: name.to_string(),
             critical,
+            operation: None,
         })
     };
     let mut posted: HashMap<(OperationId, Rank), Time> = HashMap::new();
@@ -166,7 +170,9 @@ pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -
         let bars = arrivals.filter_map(|(operation, _, over)| {
             let begin = *posted.get(&(*operation, rank))?;
             let critical = operations.contains(&operation.0);
-            bar(begin, *over, Look::Network, &graph.operations[operation.index()].name, critical)
+            let name = &graph.operations[operation.index()].name;
+            let bar = bar(begin, *over, Look::Network, name, critical)?;
+            Some(Bar { operation: Some(*operation), ..bar })
         });
         rows.push(Row { rank, name: "communication".to_string(), bars: bars.collect() });
     }

@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn names_from_a_trace_cannot_become_markup() {
         let name = "<script>\"&".to_string();
-        let bar = Bar { from: 0, to: 10, look: Look::Forward, name, critical: false };
+        let bar =
+            Bar { from: 0, to: 10, look: Look::Forward, name, critical: false, operation: None };
         let row = Row { rank: Rank(0), name: "a<b".to_string(), bars: vec![bar] };
         let svg = timeline(&[row], 10, "t");
         assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;&quot;&amp;"), "{svg}");

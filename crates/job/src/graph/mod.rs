@@ -17,8 +17,8 @@ pub use clocks::{Alignment, Bound, Clocks, Drift};
 pub use wire::wire;
 
 use crate::{
-    Dtype, Rank,
-    trace::{Lane, Phase},
+    CollectiveKind, Dtype, Rank,
+    trace::{Lane, Phase, SEND_RECEIVE},
 };
 use std::sync::Arc;
 
@@ -145,4 +145,20 @@ pub enum OperationKind {
     Barrier,
     /// From the first member to the second.
     SendReceive,
+}
+
+impl OperationKind {
+    /// As traces name it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            OperationKind::AllReduce => CollectiveKind::AllReduce.word(),
+            OperationKind::ReduceScatter => CollectiveKind::ReduceScatter.word(),
+            OperationKind::AllGather => CollectiveKind::AllGather.word(),
+            OperationKind::Broadcast => CollectiveKind::Broadcast.word(),
+            OperationKind::Reduce => CollectiveKind::Reduce.word(),
+            OperationKind::AllToAll => CollectiveKind::AllToAll.word(),
+            OperationKind::Barrier => CollectiveKind::Barrier.word(),
+            OperationKind::SendReceive => SEND_RECEIVE,
+        }
+    }
 }

@@ -75,7 +75,7 @@ impl Trace {
         for file in files {
             let read = read_file(&file, &mut problems);
             match read {
-                Ok(piece) => pieces.extend(piece),
+                Ok(found) => pieces.extend(found),
                 Err(source) if folder => problems.push(Problem {
                     place: file.display().to_string(),
                     text: format!("cannot be read ({source})"),
@@ -95,12 +95,12 @@ impl Trace {
         let path = Path::new(name);
         let mut problems = Vec::new();
         let open = || Ok(Box::new(Cursor::new(bytes.clone())) as Box<dyn Read>);
-        let piece = read_with(path, &open, &mut problems)
+        let pieces = read_with(path, &open, &mut problems)
             .map_err(|source| TraceError::File { path: path.into(), source })?;
-        match piece {
-            Some(piece) => Ok(assemble(vec![piece], problems, path)),
-            None => Err(TraceError::Nothing { path: path.into(), problems }),
+        if pieces.is_empty() {
+            return Err(TraceError::Nothing { path: path.into(), problems });
         }
+        Ok(assemble(pieces, problems, path))
     }
 }
 
@@ -133,7 +133,7 @@ fn looks_like_a_trace(name: &str) -> bool {
         && [".json", ".et", ".csv", ".trace"].iter().any(|end| name.ends_with(end))
 }
 
-fn read_file(file: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<Piece>> {
+fn read_file(file: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<Piece>> {
     let open = || fs::File::open(file).map(|file| Box::new(file) as Box<dyn Read>);
     read_with(file, &open, problems)
 }
@@ -142,7 +142,7 @@ fn read_with(
     path: &Path,
     open: &dyn Fn() -> io::Result<Box<dyn Read>>,
     problems: &mut Vec<Problem>,
-) -> io::Result<Option<Piece>> {
+) -> io::Result<Vec<Piece>> {
     let place = path.display().to_string();
     let mut head = Vec::new();
     // A file that is cut off in its first bytes has a head all the same.
@@ -166,10 +166,13 @@ fn read_with(
     let (worker, rank) = match Format::of(&head) {
         Some(Format::Recorded) => {
             let reader = chrome::Reader::new(open()?, &place)?;
-            let (worker, more) = recorded::read(reader, &place);
+            let (workers, more) = recorded::read(reader, &place);
             problems.extend(more);
-            let rank = Some(worker.rank);
-            (worker, rank)
+            let piece = |worker: WorkerTrace| {
+                let rank = Some(worker.rank);
+                useful(Piece { place: place.clone(), worker, rank }, problems)
+            };
+            return Ok(workers.into_iter().filter_map(piece).collect());
         }
         Some(Format::Kineto) => {
             let imported = kineto::import(chrome::Reader::new(open()?, &place)?, &place);
@@ -188,17 +191,22 @@ fn read_with(
         None => {
             found.add("this is no format that is known here; it is left out");
             problems.extend(found.into_list());
-            return Ok(None);
+            return Ok(Vec::new());
         }
     };
     problems.extend(found.into_list());
-    if worker.spans.is_empty() && worker.layers.is_empty() {
-        let text = "nothing in it can be used; it is left out".into();
-        problems.push(Problem { place, text, times: 1 });
-        return Ok(None);
-    }
     let rank = rank.or_else(|| rank_in_name(&file_name(path)));
-    Ok(Some(Piece { place, worker, rank }))
+    Ok(useful(Piece { place, worker, rank }, problems).into_iter().collect())
+}
+
+/// A piece that holds something.
+fn useful(piece: Piece, problems: &mut Vec<Problem>) -> Option<Piece> {
+    let holds = !piece.worker.spans.is_empty() || !piece.worker.layers.is_empty();
+    if !holds {
+        let text = "nothing in it can be used; it is left out".into();
+        problems.push(Problem { place: piece.place.clone(), text, times: 1 });
+    }
+    holds.then_some(piece)
 }
 
 /// What a file holds.

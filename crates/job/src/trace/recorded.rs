@@ -54,6 +54,9 @@ pub struct About {
     pub version: String,
     /// Where the worker ran.
     pub host: String,
+    /// Where each worker ran, by rank, in a file that holds all of them: each is the process whose number is its rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// The view in force at the end.
     pub view: Option<View>,
     /// By the numbers that events use.
@@ -96,13 +99,41 @@ const NUMBERED: &str = ", collective ";
 /// Names of numbered operations are used again after so many.
 const NUMBERED_NAMES: u64 = 1024;
 
-/// Put a file of ours together; `place` is how problems name it.
-pub fn read(mut reader: Reader, place: &str) -> (WorkerTrace, Vec<Problem>) {
+/// Put a file of ours together, with one worker or with all of them; `place` is how problems name it.
+pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>) {
     let events: Vec<Event> = reader.by_ref().collect();
     let (header, mut problems) = reader.finish();
-    let (worker, more) = assemble(&header, events, place);
-    problems.extend(more);
-    (worker, problems)
+    let about = header.fields.get(About::FIELD).and_then(|about| About::deserialize(about).ok());
+    let Some(about) = about.filter(|about| !about.hosts.is_empty()) else {
+        let (worker, more) = assemble(&header, events, place);
+        problems.extend(more);
+        return (vec![worker], problems);
+    };
+    let world = about.hosts.len();
+    let mut by_rank: Vec<Vec<Event>> = vec![Vec::new(); world];
+    let mut strangers = Problems::at(place);
+    for event in events {
+        let rank = match event.pid {
+            Id::Number(number) => usize::try_from(number).ok(),
+            Id::Text(_) => None,
+        };
+        match rank.and_then(|rank| by_rank.get_mut(rank)) {
+            Some(events) => events.push(event),
+            None => strangers.add("an event belongs to no worker; it is left out"),
+        }
+    }
+    problems.extend(strangers.into_list());
+    let mut workers = Vec::with_capacity(world);
+    for ((events, host), rank) in by_rank.into_iter().zip(&about.hosts).zip(0..) {
+        let own = About { host: host.clone(), hosts: Vec::new(), ..about.clone() };
+        let header = Header::of_worker(Rank(rank), world as u32)
+            .with_base(header.base())
+            .with(About::FIELD, serde_json::json!(own));
+        let (worker, more) = assemble(&header, events, &format!("{place}, worker {rank}"));
+        problems.extend(more);
+        workers.push(worker);
+    }
+    (workers, problems)
 }
 
 /// The same from what was read already. Local reductions, which are a part of operations, and what PyTorch's profiler
@@ -373,6 +404,7 @@ mod tests {
             format: 1,
             version: "0".into(),
             host: "one".into(),
+            hosts: Vec::new(),
             view: None,
             layers: layers.to_vec(),
             crosses_step: true,

@@ -100,6 +100,7 @@ fn files_of_two_jobs_in_one_folder_are_reported() {
             format: About::FORMAT,
             version: "0".into(),
             host: "one".into(),
+            hosts: Vec::new(),
             view: Some(view),
             layers: Vec::new(),
             crosses_step: false,

@@ -125,6 +125,7 @@ pub(crate) fn write<W: Write>(
         format: About::FORMAT,
         version: env!("CARGO_PKG_VERSION").to_string(),
         host: host.clone(),
+        hosts: Vec::new(),
         view: Some(facts.view.clone()),
         layers: facts.description.layers.clone(),
         crosses_step: facts.description.crosses_step,
