@@ -189,9 +189,15 @@ impl Building {
     /// What was recorded of operations, and those whose other workers are missing from the trace.
     fn settle(&mut self, trace: &Trace) {
         let mut alone = 0;
-        for (operation, posts) in self.graph.operations.iter_mut().zip(&self.posts) {
+        for (operation, posts) in self.graph.operations.iter_mut().zip(&mut self.posts) {
             let last = posts.iter().map(|(_, post, _)| *post).max().unwrap_or_default();
-            operation.members = posts.iter().map(|(rank, ..)| *rank).collect();
+            let of_all = posts.len() == trace.workers.len() && posts.len() > 1;
+            if of_all && operation.kind != OperationKind::SendReceive {
+                // Of however many workers there are, also if there were more of them.
+                posts.sort_by_key(|(rank, ..)| *rank);
+            } else {
+                operation.members = posts.iter().map(|(rank, ..)| *rank).collect();
+            }
             operation.recorded = posts.iter().map(|(.., over)| over.since(last)).collect();
             alone += u64::from(posts.len() < trace.workers.len());
         }

@@ -3,6 +3,7 @@
 use crate::made::{Made, reported};
 use paceline_job::{
     Rank, Settings, View,
+    graph::{Clocks, Graph, Job, Role},
     trace::{
         Stamp, Trace, TraceError,
         chrome::{Event, Header},
@@ -36,6 +37,19 @@ fn the_workers_of_a_folder_are_in_the_order_of_their_ranks_and_their_collectives
     assert_eq!(problems, []);
     assert_eq!(matched.len(), 3);
     assert!(matched.iter().all(|it| it.parts.len() == 2 && &*it.operation == "all_reduce"));
+}
+
+#[test]
+fn operations_of_all_workers_are_those_of_more_workers_too() {
+    let files =
+        [("a.json", Made::training(0, 2, 3).bytes()), ("b.json", Made::training(1, 2, 3).bytes())];
+    let trace = Trace::read(folder(&files).path()).unwrap();
+    let job = Job::from_trace(&trace, &Clocks::align(&trace).clocks).unwrap();
+    let posts = |graph: &Graph| {
+        graph.nodes.iter().filter(|node| matches!(node.role, Role::Post(_))).count()
+    };
+    assert!(posts(&job.graph) > 0);
+    assert_eq!(posts(&job.graph.with_workers(4)), 2 * posts(&job.graph));
 }
 
 #[test]
