@@ -18,7 +18,7 @@ import profiles
 import torch
 import torch.distributed as dist
 import workloads
-from worker import FIRST_PORT, coordinate
+from worker import FIRST_PORT, coordinate, meet
 
 import paceline as pl
 from paceline import world
@@ -39,14 +39,8 @@ def main() -> None:
     job = json.loads(options.job.read_text())
     begun = started() + job["delay"]
 
-    rank, size = int(os.environ["TESTBED_HOST"]), int(os.environ["TESTBED_HOSTS"])
-    first = os.environ["TESTBED_ADDRESSES"].split(",")[0]
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR=first,
-        MASTER_PORT="29500", GLOO_SOCKET_IFNAME="eth0", PACELINE_HOST=f"host{rank}", PACELINE_INSECURE="1",
-    )  # fmt: skip
-    dist.init_process_group("gloo")
-    address = f"{first}:{FIRST_PORT}"
+    rank, size = meet()
+    address = f"{os.environ['MASTER_ADDR']}:{FIRST_PORT}"
     coordinator = coordinate(address, size, job["settings"].split()) if rank == 0 else None
     membership = world.acquire(range(size), lambda: Worker.join(address, rank, size))
     pl.init()

@@ -44,13 +44,7 @@ def main() -> None:
     options = parser.parse_args()
     cell = json.loads(options.cell.read_text())
 
-    rank, size = int(os.environ["TESTBED_HOST"]), int(os.environ["TESTBED_HOSTS"])
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
-        MASTER_ADDR=os.environ["TESTBED_ADDRESSES"].split(",")[0], MASTER_PORT="29500", GLOO_SOCKET_IFNAME="eth0",
-        PACELINE_HOST=f"host{rank}", PACELINE_INSECURE="1",
-    )  # fmt: skip
-    dist.init_process_group("gloo")
+    rank, size = meet()
     if cell["profile"] is not None:
         (profile,) = profiles.parse(cell["profile"], "cell", "cell", None, 0.0)
         workload: workloads.Workload = workloads.Played(profile)
@@ -192,6 +186,18 @@ class Bench:
     def _tell(self, what: str) -> None:
         if self._rank == 0:
             print(f"progress: {what}", file=sys.stderr, flush=True)
+
+
+def meet() -> tuple[int, int]:
+    """Meet the workers of the other hosts of the testbed, over Gloo; rank and size."""
+    rank, size = int(os.environ["TESTBED_HOST"]), int(os.environ["TESTBED_HOSTS"])
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR=os.environ["TESTBED_ADDRESSES"].split(",")[0], MASTER_PORT="29500", GLOO_SOCKET_IFNAME="eth0",
+        PACELINE_HOST=f"host{rank}", PACELINE_INSECURE="1",
+    )  # fmt: skip
+    dist.init_process_group("gloo")
+    return rank, size
 
 
 def coordinate(address: str, size: int, settings: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -52,46 +52,32 @@ def start(
     for it (:func:`follow`), and so spares two allocators their work.
     """
     begin = tracing.begin_post()
-    started = _started(worker, ranks, name, kind, dtype, counts, send, receive, rest, host)
-    tracing.end_post(begin)
-    return started
-
-
-def _started(
-    worker: Worker,
-    ranks: Sequence[int] | None,
-    name: str,
-    kind: str,
-    dtype: str,
-    counts: Sequence[int],
-    send: torch.Tensor | None,
-    receive: torch.Tensor | None,
-    rest: dict[str, Any],
-    host: torch.Tensor | None,
-) -> Handle:
-    memory = send if send is not None else receive
-    if memory is None or not memory.is_cuda:
-        return post(worker, ranks, name, kind, dtype, counts, send, receive, rest)
-    lanes = _lanes(memory.device)
-    in_place = send is not None and receive is not None and send.data_ptr() == receive.data_ptr()
-    host_send = pinned(send) if host is None else host
-    host_receive = host_send if in_place else pinned(receive)
-    if host is None and receive is not None:
-        receive.record_stream(lanes.up)
-    return worker.stage(
-        kind,
-        name,
-        dtype,
-        counts,
-        _region(send),
-        _region(receive),
-        _region(host_send),
-        _region(host_receive),
-        (torch.cuda.current_stream(memory.device).cuda_stream, *lanes.handles),
-        ranks=ranks,
-        keep=(send, receive, host_send, host_receive),
-        **rest,
-    )
+    try:
+        memory = send if send is not None else receive
+        if memory is None or not memory.is_cuda:
+            return post(worker, ranks, name, kind, dtype, counts, send, receive, rest)
+        lanes = _lanes(memory.device)
+        in_place = send is not None and receive is not None and send.data_ptr() == receive.data_ptr()
+        host_send = pinned(send) if host is None else host
+        host_receive = host_send if in_place else pinned(receive)
+        if host is None and receive is not None:
+            receive.record_stream(lanes.up)
+        return worker.stage(
+            kind,
+            name,
+            dtype,
+            counts,
+            _region(send),
+            _region(receive),
+            _region(host_send),
+            _region(host_receive),
+            (torch.cuda.current_stream(memory.device).cuda_stream, *lanes.handles),
+            ranks=ranks,
+            keep=(send, receive, host_send, host_receive),
+            **rest,
+        )
+    finally:
+        tracing.end_post(begin)
 
 
 def follow(started: Handle, device: torch.device) -> None:
