@@ -7,7 +7,6 @@ use crate::{
     runtime::{
         carried::{Carried, Counting},
         helm::lock,
-        tcp::UNSENT_LOW_WATER,
         trace::monotonic_nanoseconds,
     },
     worker::{Operation, Worker},
@@ -85,8 +84,7 @@ impl Metering {
     /// For the worker, and for its driver.
     pub(crate) fn new(rank: Rank, view: &View) -> (Arc<Metering>, Counting) {
         let carried = Arc::<Carried>::default();
-        let counting =
-            Counting::new(Traffic::new(rank, view, UNSENT_LOW_WATER as u64), carried.clone());
+        let counting = Counting::new(Traffic::new(rank, view), carried.clone());
         let metering = Metering {
             meter: Mutex::default(),
             carried,

@@ -64,7 +64,7 @@ fn post(number: usize) -> Post {
 fn message() -> f64 {
     const MESSAGES: u64 = 2_000_000;
     let view = Arc::new(View::on_hosts(vec!["a".into(), "b".into()], Settings::default()));
-    let mut traffic = Traffic::new(Rank(0), &view, 128 << 10);
+    let mut traffic = Traffic::new(Rank(0), &view);
     // An engine's first message has a token like all others.
     let mut engine = Engine::new(Rank(0), view).expect("`auto` is known");
     let mut actions = Vec::new();

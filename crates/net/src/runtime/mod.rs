@@ -12,5 +12,5 @@ pub(crate) mod record;
 mod ring;
 mod segment;
 mod shm;
-pub(crate) mod tcp;
+mod tcp;
 pub(crate) mod trace;

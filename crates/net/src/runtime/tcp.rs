@@ -26,7 +26,7 @@ use std::{
 
 /// Bytes that the kernel may hold unsent. More would hide what is urgent behind what is not, and make
 /// "delivered" mean less; less would let the link run dry between two looks.
-pub(crate) const UNSENT_LOW_WATER: libc::c_int = 128 << 10;
+const UNSENT_LOW_WATER: libc::c_int = 128 << 10;
 
 /// The kernel asks a silent peer's kernel so often, and gives it up after so many silences: a machine
 /// that vanished shows within 20 s. A worker that is merely slow or stopped still answers.

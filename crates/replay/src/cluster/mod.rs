@@ -121,9 +121,7 @@ impl<M: Memory> Cluster<M> {
         let network = Network::new(&view, topology, config.network.clone(), mirrored, seed)?;
         let engines = Engine::for_all(&view)?;
         let counted = if config.traffic { size } else { 0 };
-        let traffic = (0..counted as u32)
-            .map(|rank| Traffic::new(Rank(rank), &view, config.network.queue_bytes))
-            .collect();
+        let traffic = (0..counted as u32).map(|rank| Traffic::new(Rank(rank), &view)).collect();
         Ok(Cluster {
             per_frame: u64::try_from(config.worker.per_frame.as_nanos()).unwrap_or(u64::MAX),
             config,

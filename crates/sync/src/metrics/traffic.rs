@@ -1,5 +1,9 @@
-//! How fast this worker's wires are, from when messages were handed over and when they were through. A rate is bytes over
-//! the time in which something was on its way; time in which nothing was says nothing about a wire.
+//! How fast this worker's wires are, from when messages were handed over and when they were through; time in which nothing
+//! was on its way says nothing about a wire.
+//!
+//! What comes is seen as it comes. What leaves is seen to leave when the kernel takes it, which it does at once until its
+//! queue is full, however fast the wire is. So only what had to wait counts, and only behind something that had to wait: then the
+//! kernel takes as much as the wire does.
 //!
 //! Where some peers sit on other hosts, only messages to and from those count: memory is a hundred times as fast.
 
@@ -9,6 +13,9 @@ use paceline_job::{Rank, Time, View};
 /// A pause this short between two messages is part of one stretch: it is the receiver's or the sender's way to the next
 /// message, and the kernel goes on sending meanwhile.
 const SHORT_PAUSE_NANOSECONDS: u64 = 100_000;
+
+/// A message that was taken sooner did not have to wait.
+const MOMENT_NANOSECONDS: u64 = 50_000;
 
 /// What was carried so far, and how long that took. Numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,23 +65,20 @@ fn rate(bytes: u64, nanoseconds: u64) -> Option<f64> {
 pub struct Traffic {
     /// By rank.
     counts: Vec<bool>,
-    out: Direction,
-    into: Direction,
+    out: Outwards,
+    into: Inwards,
 }
 
 impl Traffic {
-    /// `taken_at_once`: bytes that a transport takes without having sent them, when it had nothing to send.
-    pub fn new(rank: Rank, view: &View, taken_at_once: u64) -> Traffic {
+    /// For this worker of the view.
+    pub fn new(rank: Rank, view: &View) -> Traffic {
         let host = |rank: usize| view.workers.get(rank).map(|worker| worker.host.as_str());
         let elsewhere = |other: usize| host(other) != host(rank.index());
         let wired = (0..view.size()).any(elsewhere);
         Traffic {
             counts: (0..view.size()).map(|other| !wired || elsewhere(other)).collect(),
-            out: Direction {
-                taken_at_once: if wired { taken_at_once } else { 0 },
-                ..Direction::default()
-            },
-            into: Direction::default(),
+            out: Outwards::default(),
+            into: Inwards::default(),
         }
     }
 
@@ -91,7 +95,7 @@ impl Traffic {
     /// A message was handed to the transport.
     pub fn sending(&mut self, now: Time, to: Rank, token: Key, bytes: u32) {
         if self.counts.get(to.index()).copied().unwrap_or(false) {
-            self.out.begin(now, token, bytes);
+            self.out.begin(Underway { begun: now, bytes, peer: to.0 }, token);
         }
     }
 
@@ -103,7 +107,7 @@ impl Traffic {
     /// The first bytes of a message came, at `now` or a while ago.
     pub fn receiving(&mut self, now: Time, from: Rank, token: Key, bytes: u32) {
         if self.counts.get(from.index()).copied().unwrap_or(false) {
-            self.into.begin(now, token, bytes);
+            self.into.begin(Underway { begun: now, bytes, peer: from.0 }, token);
         }
     }
 
@@ -113,57 +117,100 @@ impl Traffic {
     }
 }
 
-/// Bytes of a message that is on its way; 0 if none is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Underway(u32);
+/// A message that is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Underway {
+    begun: Time,
+    /// 0 if none is.
+    bytes: u32,
+    peer: u32,
+}
+
+/// Messages on their way in one direction, by the index of their tokens: as many as were ever on their way at once.
+#[derive(Clone, Debug, Default)]
+struct Messages {
+    underway: Vec<Underway>,
+    open: u32,
+}
+
+impl Messages {
+    fn begin(&mut self, message: Underway, token: Key) {
+        let place = token.index();
+        if self.underway.len() <= place {
+            self.underway.resize(place + 1, Underway::default());
+        }
+        // One whose end nobody told has lost its place, and is not on its way any more.
+        let before = std::mem::replace(&mut self.underway[place], message);
+        self.open += u32::from(before.bytes == 0 && message.bytes > 0);
+    }
+
+    fn end(&mut self, token: Key) -> Option<Underway> {
+        let message = std::mem::take(self.underway.get_mut(token.index())?);
+        (message.bytes > 0).then(|| {
+            self.open -= 1;
+            message
+        })
+    }
+}
 
 #[derive(Clone, Debug, Default)]
-struct Direction {
-    taken_at_once: u64,
-    /// By the index of their tokens, as many as were ever on their way at once.
-    underway: Vec<Underway>,
-    /// How many of them are.
-    open: u32,
-    /// The stretch without a pause that is going on: until when so far, until when it is counted, and what passed in it.
-    until: Time,
-    counted: Time,
-    passed: u64,
+struct Outwards {
+    messages: Messages,
+    /// When the last message was through that had to wait, if something was on its way ever since.
+    since: Option<Time>,
+    /// A bit for each peer whose messages have had to wait since then.
+    peers: u64,
     bytes: u64,
     nanoseconds: u64,
 }
 
-impl Direction {
-    fn begin(&mut self, begun: Time, token: Key, bytes: u32) {
-        let place = token.index();
-        if self.underway.len() <= place {
-            self.underway.resize(place + 1, Underway(0));
-        }
-        if self.open == 0 && begun.0 > self.until.0.saturating_add(SHORT_PAUSE_NANOSECONDS) {
-            (self.until, self.counted, self.passed) = (begun, begun, 0);
-        }
-        // One whose end nobody told has lost its place, and is not on its way any more.
-        let before = std::mem::replace(&mut self.underway[place], Underway(bytes));
-        self.open += u32::from(before == Underway(0) && bytes > 0);
+impl Outwards {
+    fn begin(&mut self, message: Underway, token: Key) {
+        self.messages.begin(message, token);
     }
 
     fn end(&mut self, now: Time, token: Key) {
-        let Some(underway) = self.underway.get_mut(token.index()) else { return };
-        let Underway(bytes) = std::mem::take(underway);
-        if bytes == 0 {
-            return;
+        let Some(Underway { begun, bytes, peer }) = self.messages.end(token) else { return };
+        if now.0.saturating_sub(begun.0) > MOMENT_NANOSECONDS {
+            // Of the first that waits for a peer, the kernel may have taken most at once.
+            let peer = 1 << (peer % 64);
+            if let Some(since) = self.since.filter(|_| self.peers & peer != 0) {
+                self.bytes += u64::from(bytes);
+                self.nanoseconds += now.0.saturating_sub(since.0);
+            }
+            self.since = Some(now);
+            self.peers |= peer;
         }
-        self.open -= 1;
-        // What the transport took at once was on its way for longer than anybody saw: that much of a stretch is not
-        // counted. The rest of it left at the wire's rate.
-        let before = self.passed.saturating_sub(self.taken_at_once);
-        self.passed += u64::from(bytes);
-        let counted = self.passed.saturating_sub(self.taken_at_once) - before;
-        if counted > 0 {
-            self.bytes += counted;
-            self.nanoseconds += now.0.saturating_sub(self.counted.0);
-            self.counted = self.counted.max(now);
+        if self.messages.open == 0 {
+            (self.since, self.peers) = (None, 0);
         }
-        self.until = self.until.max(now);
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inwards {
+    messages: Messages,
+    /// Until when it is counted.
+    until: Time,
+    bytes: u64,
+    nanoseconds: u64,
+}
+
+impl Inwards {
+    fn begin(&mut self, message: Underway, token: Key) {
+        let pause = message.begun.0.saturating_sub(self.until.0) > SHORT_PAUSE_NANOSECONDS;
+        if self.messages.open == 0 && pause {
+            self.until = message.begun;
+        }
+        self.messages.begin(message, token);
+    }
+
+    fn end(&mut self, now: Time, token: Key) {
+        if let Some(Underway { bytes, .. }) = self.messages.end(token) {
+            self.bytes += u64::from(bytes);
+            self.nanoseconds += now.0.saturating_sub(self.until.0);
+            self.until = self.until.max(now);
+        }
     }
 }
 
@@ -173,19 +220,19 @@ mod tests {
     use crate::slab::Slab;
     use paceline_job::Settings;
 
-    fn wired(taken_at_once: u64) -> (Traffic, Vec<Key>) {
+    fn wired() -> (Traffic, Vec<Key>) {
         let hosts = ["a", "a", "b"].map(String::from).to_vec();
         let view = View::on_hosts(hosts, Settings::default());
         let mut slab = Slab::default();
-        let keys = (0..4).map(|_| slab.insert(())).collect();
-        (Traffic::new(Rank(0), &view, taken_at_once), keys)
+        let keys = (0..8).map(|_| slab.insert(())).collect();
+        (Traffic::new(Rank(0), &view), keys)
     }
 
     const MILLISECOND: u64 = 1_000_000;
 
     #[test]
     fn time_in_which_nothing_is_on_its_way_is_not_counted() {
-        let (mut traffic, keys) = wired(0);
+        let (mut traffic, keys) = wired();
         for begin in [0, 50, 1000].map(|milliseconds| milliseconds * MILLISECOND) {
             traffic.receiving(Time(begin), Rank(2), keys[0], 1000);
             traffic.received(Time(begin + MILLISECOND), keys[0]);
@@ -195,17 +242,17 @@ mod tests {
 
     #[test]
     fn messages_that_overlap_share_the_time() {
-        let (mut traffic, keys) = wired(0);
-        traffic.sending(Time(0), Rank(2), keys[0], 4000);
-        traffic.sending(Time(MILLISECOND), Rank(2), keys[1], 1000);
-        traffic.delivered(Time(2 * MILLISECOND), keys[1]);
-        traffic.delivered(Time(5 * MILLISECOND), keys[0]);
-        assert_eq!(traffic.totals().upload(), Some(1e6));
+        let (mut traffic, keys) = wired();
+        traffic.receiving(Time(0), Rank(2), keys[0], 4000);
+        traffic.receiving(Time(MILLISECOND), Rank(2), keys[1], 1000);
+        traffic.received(Time(2 * MILLISECOND), keys[1]);
+        traffic.received(Time(5 * MILLISECOND), keys[0]);
+        assert_eq!(traffic.totals().download(), Some(1e6));
     }
 
     #[test]
     fn memory_does_not_count_beside_a_wire() {
-        let (mut traffic, keys) = wired(0);
+        let (mut traffic, keys) = wired();
         traffic.sending(Time(0), Rank(1), keys[0], 1 << 30);
         traffic.delivered(Time(1), keys[0]);
         assert_eq!(traffic.totals(), Totals::default());
@@ -213,30 +260,41 @@ mod tests {
 
     #[test]
     fn what_the_kernel_takes_at_once_makes_no_wire_faster() {
-        let (mut traffic, keys) = wired(1000);
-        // The kernel takes 1000 bytes, then a byte in a microsecond.
-        for (number, at) in [0, 500, 1500, 2500].into_iter().enumerate() {
-            traffic.sending(Time(0), Rank(2), keys[number], if number < 2 { 750 } else { 1000 });
+        let (mut traffic, keys) = wired();
+        // It takes three and a half of six messages, then a byte in a microsecond.
+        for (number, at) in [0, 1, 2, 500, 1500, 2500].into_iter().enumerate() {
+            traffic.sending(Time(0), Rank(2), keys[number], 1000);
             traffic.delivered(Time(at * 1000), keys[number]);
+            traffic.sending(Time(0), Rank(2), keys[7], 1);
         }
         assert_eq!(traffic.totals().upload(), Some(1e6));
     }
 
     #[test]
+    fn what_leaves_at_once_says_nothing() {
+        let (mut traffic, keys) = wired();
+        for number in 0..100 {
+            traffic.sending(Time(number * MILLISECOND), Rank(2), keys[0], 1 << 20);
+            traffic.delivered(Time(number * MILLISECOND + 1000), keys[0]);
+        }
+        assert_eq!(traffic.totals().upload(), None);
+    }
+
+    #[test]
     fn what_was_overtaken_for_long_counts_its_time_once() {
-        let (mut traffic, keys) = wired(0);
+        let (mut traffic, keys) = wired();
         traffic.sending(Time(0), Rank(2), keys[0], 1000);
-        for number in 0..3 {
+        for number in 0..4 {
             traffic.sending(Time(number * MILLISECOND), Rank(2), keys[1], 1000);
             traffic.delivered(Time((number + 1) * MILLISECOND), keys[1]);
         }
-        traffic.delivered(Time(4 * MILLISECOND), keys[0]);
+        traffic.delivered(Time(5 * MILLISECOND), keys[0]);
         assert_eq!(traffic.totals().upload(), Some(1e6));
     }
 
     #[test]
     fn a_token_that_is_unknown_counts_nothing() {
-        let (mut traffic, keys) = wired(0);
+        let (mut traffic, keys) = wired();
         traffic.delivered(Time(5), keys[3]);
         traffic.sending(Time(0), Rank(9), keys[0], 10);
         traffic.delivered(Time(5), keys[0]);
