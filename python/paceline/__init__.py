@@ -31,6 +31,8 @@ from paceline.world import begin_step, init, is_initialized, local_rank, local_s
 
 _IN_TORCH = (
     "DistributedOptimizer",
+    "ElasticDataLoader",
+    "ElasticSampler",
     "all_reduce",
     "all_reduce_",
     "broadcast",

@@ -21,6 +21,7 @@ PURE = ["paceline", "paceline.metering", "paceline.world"]
 WITH_TORCH = [
     "paceline.torch",
     "paceline.torch.collectives",
+    "paceline.torch.data",
     "paceline.torch.horovod",
     "paceline.torch.horovod_optimizer",
     "paceline.torch.optimizer",

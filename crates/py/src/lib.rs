@@ -10,6 +10,7 @@ mod metrics;
 mod notice;
 mod proposal;
 mod request;
+mod sampler;
 mod staging;
 mod trace;
 mod tuning;
@@ -26,6 +27,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<trace::Recording>()?;
     module.add_class::<proposal::Proposal>()?;
+    module.add_class::<sampler::Sampler>()?;
+    module.add_class::<sampler::Deal>()?;
     module.add_function(wrap_pyfunction!(coordinator::fresh_secret, module)?)?;
     module.add_function(wrap_pyfunction!(coordinator::interface_address, module)?)?;
     module.add_function(wrap_pyfunction!(handle::wait_any, module)?)?;

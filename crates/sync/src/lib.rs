@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod policy;
 pub mod program;
 mod resolver;
+pub mod sampler;
 pub mod scheduler;
 pub mod slab;
 pub mod strategy;

@@ -19,6 +19,7 @@ from paceline._native import (
 from paceline.autoload import register
 from paceline.metering import metrics
 from paceline.torch.collectives import all_gather, all_reduce, all_reduce_, barrier, broadcast, broadcast_
+from paceline.torch.data import ElasticDataLoader, ElasticSampler
 from paceline.torch.horovod import (
     Adasum,
     Average,
@@ -64,6 +65,8 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "ElasticDataLoader",
+    "ElasticSampler",
     "JoinError",
     "Max",
     "Min",

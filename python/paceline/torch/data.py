@@ -1,0 +1,215 @@
+"""Samples for workers that come and go: in an epoch every sample is trained on once, whatever happened meanwhile.
+
+Which worker gets which samples is computed alike on all workers, from the seed, the position in the epoch and the
+workers there are; nobody asks anybody. The position counts what was *used*: batches that a loader fetched ahead are
+dealt again if the workers or the batch size change before their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import Sampler as TorchSampler
+
+from paceline import world
+from paceline._native import Deal, PacelineError
+from paceline._native import Sampler as Dealer
+
+
+class ElasticSampler(TorchSampler[list[int]]):
+    """The batches of this worker, for ``DataLoader(dataset, batch_sampler=...)``.
+
+    ``samples`` is a data set or a number, ``batch_size`` what each worker takes in a step (or a number for each worker).
+    A loader of PyTorch's fetches batches before they are used, and only the program knows when they are: it calls
+    :meth:`advance` after each step, or takes :class:`ElasticDataLoader`, which does.
+
+    >>> world.init()
+    >>> sampler = ElasticSampler(10, batch_size=4, shuffle=False)
+    >>> list(sampler)
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    >>> sampler.advance()
+    >>> sampler.state_dict()["dealt"], list(sampler)
+    (4, [[4, 5, 6, 7], [8, 9]])
+    """
+
+    def __init__(
+        self, samples: Sized | int, batch_size: int | Sequence[int], *, seed: int = 0, shuffle: bool = True
+    ) -> None:
+        self._samples = samples if isinstance(samples, int) else len(samples)
+        self._seed = seed if shuffle else None
+        self._used = Dealer(self._samples, self._seed)
+        self.batch_size = batch_size
+        #: The step in use, and where the epoch was after it.
+        self._last: tuple[Deal, Dealer] | None = None
+        #: Counts what makes batches that were fetched ahead worthless.
+        self._changes = 0
+        #: Where a loader fetched to the end of the epoch without anybody saying what was used.
+        self._fetched_from: dict[str, Any] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Counted from 0."""
+        return self._used.epoch
+
+    @property
+    def weight(self) -> float:
+        """By what to multiply the loss of the batch in use, so that the average over workers is that over samples.
+
+        It is 1 but for the last steps of an epoch, where workers may have different numbers of samples.
+        """
+        return 1.0 if self._last is None else self._last[0].weight(world.rank())
+
+    def terms(self) -> tuple[int, ...]:
+        """What decides who gets what. Batches that were fetched under other terms must not be used."""
+        return (self._changes, world.rank(), *self._batches())
+
+    def __len__(self) -> int:
+        """Steps that are left of the epoch, if nothing changes."""
+        return self._used.steps(self._batches())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """From what was used last to the end of the epoch; nothing counts as used by that."""
+        if self._fetched_from == self._used.position() and self._used.left:
+            raise PacelineError(
+                "the epoch was fetched to its end, and nobody said what was used: call advance() after each step, "
+                "or use paceline.torch.ElasticDataLoader"
+            )
+        ahead, before = self._used.copy(), self._used.position()
+        batches, rank = self._batches(), world.rank()
+        while (deal := ahead.deal(batches)) is not None:
+            yield deal.of(rank)
+        self._fetched_from = before
+
+    def advance(self) -> None:
+        """The next batch is in use, on every worker. At the end of the epoch there is none."""
+        deal = self._used.deal(self._batches())
+        if deal is None:
+            raise PacelineError("the epoch is over: call next_epoch()")
+        self._last = (deal, self._used.copy())
+
+    def next_epoch(self) -> None:
+        """Begin the next epoch."""
+        self._used.next_epoch()
+        self.forget_fetched()
+
+    def give_back(self, lost: Sequence[int]) -> None:
+        """These workers were lost before the last step counted, and their samples are dealt again."""
+        if self._last is None:
+            raise PacelineError("no step is under way whose samples could come back")
+        # The epoch may have ended with that step: then we go there again.
+        (deal, self._used), self._last = self._last, None
+        self._used.give_back(deal, lost)
+        self.forget_fetched()
+
+    def forget_fetched(self) -> None:
+        """Batches that were fetched ahead are worth nothing."""
+        self._changes += 1
+        self._fetched_from = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position: a few numbers, the same on all workers."""
+        return {"samples": self._samples, "seed": self._seed, **self._used.position()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position, with as many workers and whatever batch size there are now."""
+        if (state["samples"], state["seed"]) != (self._samples, self._seed):
+            raise PacelineError(
+                f"the position is of {state['samples']} samples in the order of seed {state['seed']}; here are "
+                f"{self._samples} in that of {self._seed}"
+            )
+        self._used.restore(state["epoch"], state["dealt"], [tuple(pair) for pair in state["returned"]])
+        self._last = None
+        self.forget_fetched()
+
+    def _batches(self) -> list[int]:
+        size = world.size()
+        if isinstance(self.batch_size, int):
+            return [self.batch_size] * size
+        if len(self.batch_size) != size:
+            raise PacelineError(f"there are {len(self.batch_size)} batch sizes for {size} workers")
+        return list(self.batch_size)
+
+
+class ElasticDataLoader(DataLoader[Any]):
+    """PyTorch's ``DataLoader`` over an :class:`ElasticSampler`, which counts what was used.
+
+    ``options`` are those of ``DataLoader``. A batch counts as used when the loop gets it. If the workers or the batch
+    size change, what was fetched ahead is dealt anew. Where workers outnumber the samples that are left, a batch may be
+    ``None``: take part in the step without a backward pass then.
+
+    >>> world.init()
+    >>> loader = ElasticDataLoader(range(10), batch_size=4, seed=1)
+    >>> for epoch in loader.epochs(2):
+    ...     print(epoch, [len(batch) for batch in loader])
+    0 [4, 4, 2]
+    1 [4, 4, 2]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | Sequence[int] = 1,
+        shuffle: bool = True,
+        *,
+        seed: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise PacelineError("samples are dealt by number, so a data set that can only be iterated is of no use")
+        self.elastic = ElasticSampler(dataset, batch_size, seed=seed, shuffle=shuffle)
+        collate = _Collate(collate_fn if collate_fn is not None else default_collate)
+        super().__init__(dataset, batch_sampler=self.elastic, collate_fn=collate, **options)
+
+    @property
+    def epoch(self) -> int:
+        """Counted from 0."""
+        return self.elastic.epoch
+
+    @property
+    def weight(self) -> float:
+        """See :attr:`ElasticSampler.weight`."""
+        return self.elastic.weight
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """Those up to ``number`` that are not over, for a job that may have been restored in the middle of one."""
+        while self.epoch < number:
+            before = self.epoch
+            yield before
+            if self.epoch == before:
+                # The loop was left early; whoever asks for the next epoch means it.
+                self.elastic.next_epoch()
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        while True:
+            self.elastic.forget_fetched()
+            terms = self.elastic.terms()
+            for batch in super().__iter__():
+                if self.elastic.terms() != terms:
+                    break
+                self.elastic.advance()
+                yield batch
+            else:
+                if self.elastic.terms() == terms:
+                    self.elastic.next_epoch()
+                    return
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :meth:`ElasticSampler.state_dict`."""
+        return self.elastic.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See :meth:`ElasticSampler.load_state_dict`."""
+        self.elastic.load_state_dict(state)
+
+
+class _Collate:
+    """Collates, but for nothing."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self._collate(samples) if samples else None
