@@ -87,6 +87,33 @@ fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
     assert!(difference.abs() < 0.01, "{difference} ms");
 }
 
+#[test]
+fn links_have_their_share_of_the_critical_path_in_text_and_data() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        fs::write(folder.path().join(format!("worker-{rank}.json")), recorded(rank)).unwrap();
+    }
+    let trace = folder.path().to_str().unwrap();
+    let found = report(&["replay", trace, "--bandwidth", "1gbit"]);
+    let milliseconds = |list: &Value| -> f64 {
+        let parts = list.as_array().unwrap().iter();
+        parts.map(|part| part["milliseconds"].as_f64().unwrap()).sum()
+    };
+    let path = found["critical_path"].as_array().unwrap();
+    let work = path.iter().filter(|part| part["spent"] != "communication").cloned().collect();
+    let rest = found["off_links_ms"].as_f64().unwrap();
+    let sum = milliseconds(&Value::Array(work)) + milliseconds(&found["links"]) + rest;
+    assert!((sum - found["step_ms"].as_f64().unwrap()).abs() < 1e-6, "{sum}: {found}");
+    assert_ne!(found["links"][0]["from"], found["links"][0]["to"], "{found}");
+    assert_eq!(rest, 0.0, "{found}");
+    let text = paceline(&["replay", trace, "--bandwidth", "1gbit"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("Links of the critical path:") && text.contains("host-0 to host-1"),
+        "{text}"
+    );
+}
+
 /// Milliseconds that the steps of [`profiled`] take.
 const STEPS: [u64; 3] = [70, 30, 20];
 

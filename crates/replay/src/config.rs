@@ -93,6 +93,9 @@ pub struct ClusterConfig {
     pub mirrored: bool,
     /// Whether it is counted what wires carry, and how long they take. It costs a few percent of a run's time.
     pub traffic: bool,
+    /// Whether it is noted what everything waits for, so that ends of operations can be followed back to links
+    /// ([`Waits`](crate::Waits)). For reports: it costs memory for each message. Not for `mirrored` runs.
+    pub waits: bool,
     /// What jitter and overtaking follow from.
     pub seed: u64,
     /// A run stops after this many engine events: an engine that never comes to rest is a defect.
@@ -106,6 +109,7 @@ impl Default for ClusterConfig {
             worker: WorkerConfig::default(),
             mirrored: false,
             traffic: false,
+            waits: false,
             seed: 0,
             most_events: u64::MAX,
         }

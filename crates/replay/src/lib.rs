@@ -18,7 +18,7 @@ mod random;
 mod timeline;
 mod worker;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Over, Stretch, Waits, WayBack};
 pub use config::{ClusterConfig, Combine, NetworkConfig, Shaping, TCP_OVER_ETHERNET, WorkerConfig};
 pub use contents::Contents;
 pub use error::ReplayError;

@@ -125,7 +125,7 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
     let recorded = play(&scenario.graph, &Network::Recorded).with_context(context)?;
     let network =
         if joint && carrier.is_known(loaded) { scenario.network() } else { Network::Recorded };
-    let analysis = Analysis::of(scenario, &network, skip).with_context(context)?;
+    let (analysis, played) = Analysis::of(scenario, &network, skip).with_context(context)?;
     let lumped = match &network {
         Network::Engines { .. } => Some(
             play(&scenario.graph, &Network::Lumped(carrier.link(scenario).rate))
@@ -145,7 +145,6 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
             "all workers are on one host, where bandwidth and latency of wires change nothing";
         notes.push(text.to_string());
     }
-    let played = play(&scenario.graph, &network).with_context(context)?;
     let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);
     Ok((report.with_notes(notes), played))
 }

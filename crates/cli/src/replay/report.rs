@@ -6,12 +6,13 @@ use crate::{
     carrier::{Carrier, hosts},
     scenario::Loaded,
 };
-use paceline_replay::graph::{Analysis, Played, Share, warm_up};
+use paceline_replay::graph::{Analysis, LinkShare, Played, Share, warm_up};
 use serde::Serialize;
 use std::fmt::Write;
 
 /// Lines of the critical path and causes that are printed; `--json` has all.
 const PATH_LINES: usize = 8;
+const LINK_LINES: usize = 4;
 const CAUSES: usize = 3;
 const PROBLEMS: usize = 12;
 
@@ -239,6 +240,33 @@ impl Report {
             rows.push(vec![name, time(milliseconds), format!("{:.0} %", 100.0 * share)]);
         }
         let header = ["", "time", "share"].map(String::from);
+        text.push_str(&table::draw(&header, &rows, Style::Plain));
+        self.write_links(text)
+    }
+
+    fn write_links(&self, text: &mut String) -> std::fmt::Result {
+        let links = &self.analysis.links;
+        if links.is_empty() {
+            return Ok(());
+        }
+        writeln!(text, "\nLinks of the critical path:")?;
+        let row = |name: String, links: &[LinkShare]| {
+            let sum = |of: fn(&LinkShare) -> f64| links.iter().map(of).sum::<f64>();
+            let share = format!("{:.0} %", 100.0 * sum(|link| link.share));
+            let waiting = time(sum(|link| link.waiting_ms));
+            vec![name, time(sum(|link| link.milliseconds)), share, waiting]
+        };
+        let name = |link: &LinkShare| {
+            let (from, to) = (&link.from, &link.to);
+            if from == to { format!("inside {from}") } else { format!("{from} to {to}") }
+        };
+        let (first, rest) = links.split_at(links.len().min(LINK_LINES));
+        let mut rows: Vec<Vec<String>> =
+            first.iter().map(|link| row(name(link), std::slice::from_ref(link))).collect();
+        if !rest.is_empty() {
+            rows.push(row(format!("{} others", rest.len()), rest));
+        }
+        let header = ["", "time", "share", "of it behind others"].map(String::from);
         text.push_str(&table::draw(&header, &rows, Style::Plain));
         Ok(())
     }

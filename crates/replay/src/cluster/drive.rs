@@ -75,10 +75,16 @@ impl<M: Memory> Cluster<M> {
                 self.handle(to, Event::PeerLeft { peer: Rank(from) });
             }
             Body::Control(payload) => {
+                if let Some(waits) = &mut self.waits {
+                    waits.control(self.now, from, to);
+                }
                 self.handle(to, Event::Control { from: Rank(from), header, payload });
             }
-            Body::Data { parcel, .. } => {
+            Body::Data { token, parcel } => {
                 self.messages += 1;
+                if let Some(waits) = &mut self.waits {
+                    waits.data(self.now, from, to, token);
+                }
                 let bytes = header.payload_bytes() as u64;
                 self.arriving = Some(Arriving { from, first_byte_at, bytes, parcel });
                 self.handle(to, Event::Incoming { from: Rank(from), header });
@@ -133,6 +139,9 @@ impl<M: Memory> Cluster<M> {
                 _ => {}
             }
         }
+        if let Some(waits) = &mut self.waits {
+            waits.tell(self.now, rank, &event);
+        }
         let mut actions = std::mem::take(&mut self.actions);
         self.engines[rank as usize].handle(self.now, event, &mut actions);
         for action in actions.drain(..) {
@@ -149,10 +158,19 @@ impl<M: Memory> Cluster<M> {
                         if let Some(traffic) = self.traffic.get_mut(rank as usize) {
                             traffic.sending(self.now, to, token, header.len);
                         }
+                        if let Some(waits) = &mut self.waits {
+                            let way = || self.network.way(rank, to.0);
+                            waits.sends(rank, to.0, token, header.len, way);
+                        }
                         let parcel = self.memory.depart(Rank(rank), to, token, &header, from);
                         Body::Data { token, parcel }
                     }
-                    (_, Payload::Inline(payload)) => Body::Control(payload),
+                    (_, Payload::Inline(payload)) => {
+                        if let Some(waits) = &mut self.waits {
+                            waits.sends_control(rank, to.0, || self.network.way(rank, to.0));
+                        }
+                        Body::Control(payload)
+                    }
                     (None, Payload::Memory(_)) => {
                         unreachable!("an engine wants to hear that memory was sent")
                     }
@@ -170,6 +188,9 @@ impl<M: Memory> Cluster<M> {
                 self.memory.expect(Rank(rank), from, &header, into);
             }
             Action::Work { token, source, with, into, elements, recipe } => {
+                if let Some(waits) = &mut self.waits {
+                    waits.orders(rank, token);
+                }
                 let order = WorkOrder { source, with, into, elements, recipe };
                 let task = self.memory.begin_work(Rank(rank), order);
                 let bytes = elements * recipe.dtype.size() as u64;
@@ -191,6 +212,9 @@ impl<M: Memory> Cluster<M> {
         let Arriving { from, first_byte_at, bytes, parcel } = arriving;
         if let Some(traffic) = self.traffic.get_mut(rank as usize) {
             traffic.receiving(Time(first_byte_at), Rank(from), token, bytes as u32);
+        }
+        if let Some(waits) = &mut self.waits {
+            waits.places(rank, token);
         }
         let combined = matches!(placement, Placement::Combine { .. });
         let task = self.memory.begin_place(Rank(rank), placement, parcel);
@@ -222,6 +246,9 @@ impl<M: Memory> Cluster<M> {
     }
 
     fn finish(&mut self, rank: u32, op: OpId, result: Result<(), Arc<OpError>>) {
+        if let Some(waits) = &mut self.waits {
+            waits.ends(rank, op);
+        }
         self.memory.finished(Rank(rank), op, result.is_ok());
         self.unfinished[rank as usize][op.0 as usize] = None;
         self.finished.push_back(Finish { at: self.now, rank: Rank(rank), op, result });

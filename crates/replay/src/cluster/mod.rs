@@ -3,6 +3,7 @@
 
 mod drive;
 mod script;
+mod waits;
 
 use crate::{
     config::ClusterConfig,
@@ -23,6 +24,7 @@ use paceline_sync::{
 };
 use script::Scripted;
 use std::{collections::VecDeque, sync::Arc};
+pub use waits::{Over, Stretch, Waits, WayBack};
 
 /// All workers of a view, their engines, and the network between them.
 ///
@@ -81,6 +83,8 @@ pub struct Cluster<M: Memory = Weightless> {
     notices: Vec<Notice>,
     /// By rank; empty unless it is asked for.
     traffic: Vec<Traffic>,
+    /// If it is asked for.
+    waits: Option<Box<Waits>>,
     events: u64,
     messages: u64,
 }
@@ -122,6 +126,8 @@ impl<M: Memory> Cluster<M> {
         let engines = Engine::for_all(&view)?;
         let counted = if config.traffic { size } else { 0 };
         let traffic = (0..counted as u32).map(|rank| Traffic::new(Rank(rank), &view)).collect();
+        // One worker's messages stand for those of others there, which are on other links.
+        let waits = (config.waits && !mirrored).then(Box::<Waits>::default);
         Ok(Cluster {
             per_frame: u64::try_from(config.worker.per_frame.as_nanos()).unwrap_or(u64::MAX),
             config,
@@ -142,6 +148,7 @@ impl<M: Memory> Cluster<M> {
             finished: VecDeque::new(),
             notices: Vec::new(),
             traffic,
+            waits,
             events: 0,
             messages: 0,
         })
@@ -173,6 +180,11 @@ impl<M: Memory> Cluster<M> {
     /// What each worker's wires carried so far, by rank, where [`ClusterConfig::traffic`] asks for it.
     pub fn traffic(&self) -> Vec<Totals> {
         self.traffic.iter().map(Traffic::totals).collect()
+    }
+
+    /// What everything waited for, where [`ClusterConfig::waits`] asks for it; it is not noted any further.
+    pub fn take_waits(&mut self) -> Option<Box<Waits>> {
+        self.waits.take()
     }
 
     /// Have a worker post an operation, now or later.

@@ -1,7 +1,7 @@
 //! Where the time of a step goes: along the critical path, and by asking what a step would take if one thing were
 //! different.
 
-use super::{Change, Network, Piece, Scenario, critical_path, play};
+use super::{Change, Network, Piece, Played, Scenario, critical_path, links::LinkShare, play};
 use crate::error::ReplayError;
 use paceline_job::{Time, graph::Graph, trace::Phase};
 use serde::Serialize;
@@ -76,35 +76,41 @@ pub struct Analysis {
     pub exposed_comm_ms: f64,
     /// By what the critical path spends its time on, longest first.
     pub critical_path: Vec<Share>,
+    /// By which link the communication of the critical path is on, longest first.
+    pub links: Vec<LinkShare>,
+    /// Communication of the critical path that is on no link: workers combine, or it is not known, as where operations take
+    /// the time that was recorded.
+    pub off_links_ms: f64,
     /// What costs most, by asking what a step would take without it.
     pub losses: Vec<Loss>,
 }
 
 impl Analysis {
-    /// Of a job as it is, whose operations take the time that `network` gives them. The first `skip` steps do not count,
-    /// because they find nothing left over from one before.
+    /// Of a job as it is, whose operations take the time that `network` gives them, and the run that it is of. The first
+    /// `skip` steps do not count, because they find nothing left over from one before.
     pub fn of(
         scenario: &Scenario,
         network: &Network,
         skip: usize,
-    ) -> Result<Analysis, ReplayError> {
+    ) -> Result<(Analysis, Played), ReplayError> {
         let graph = &scenario.graph;
-        let played = play(graph, network)?;
+        let played = play(graph, &network.watched())?;
         let step = played.step_ms(skip);
         let free = play(graph, &Network::Free)?.step_ms(skip);
         let (since, steps) = played.counted(skip);
-        Ok(Analysis {
+        let path = critical_path(graph, &played, since);
+        let steps = steps.max(1) as f64;
+        let (links, off_links_ms) = LinkShare::along(graph, &path, steps, step);
+        let analysis = Analysis {
             step_ms: step,
             compute_ms: free,
             exposed_comm_ms: (step - free).max(0.0),
-            critical_path: shares(
-                graph,
-                &critical_path(graph, &played, since),
-                steps.max(1) as f64,
-                step,
-            ),
+            critical_path: shares(graph, &path, steps, step),
+            links,
+            off_links_ms,
             losses: losses(scenario, network, skip, step, free)?,
-        })
+        };
+        Ok((analysis, played))
     }
 }
 
@@ -129,7 +135,7 @@ fn shares(graph: &Graph, path: &[Piece], steps: f64, step: f64) -> Vec<Share> {
                 };
                 add(spent, &node.name, begin, to);
             }
-            Piece::Operation { operation, from, to } => {
+            Piece::Operation { operation, from, to, .. } => {
                 add(Spent::Communication, &graph.operations[operation.index()].name, from, to);
             }
         }

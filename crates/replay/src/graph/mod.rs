@@ -4,6 +4,7 @@
 //! Where a graph comes from, and what is made of the times, is not known here.
 
 mod analysis;
+mod links;
 mod metrics;
 mod path;
 mod play;
@@ -13,6 +14,7 @@ mod scenario;
 mod served;
 
 pub use analysis::{Analysis, Loss, Share, Spent};
+pub use links::LinkShare;
 pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play, warm_up};

@@ -2,7 +2,7 @@
 //! chosen: begin and end of a node follow from those before it, whatever order they are looked at.
 
 use super::remote::{Network, Remote};
-use crate::error::ReplayError;
+use crate::{Waits, error::ReplayError};
 use paceline_job::{
     Rank, Time,
     graph::{Graph, NodeId, OperationId, Role},
@@ -30,6 +30,9 @@ pub struct Played {
     pub events: u64,
     /// What wires carried, by rank, where engines ran and [`ClusterConfig::traffic`](crate::ClusterConfig::traffic) asks for it.
     pub traffic: Vec<Totals>,
+    /// What everything between workers waited for, where engines ran and [`ClusterConfig::waits`](crate::ClusterConfig::waits)
+    /// asks for it.
+    pub waits: Option<Box<Waits>>,
 }
 
 impl Played {
@@ -79,7 +82,7 @@ pub fn play(graph: &Graph, network: &Network) -> Result<Played, ReplayError> {
     lanes.go_on();
     // What is still on its way when the last node is over, nobody waits for.
     while lanes.over < graph.nodes.len() && remote.go_on(graph, &mut lanes)? {}
-    lanes.finish(&remote)
+    lanes.finish(&mut remote)
 }
 
 /// The workers' own part: everything but what happens between workers.
@@ -167,6 +170,7 @@ impl<'g> Lanes<'g> {
                 steps: vec![vec![Time::ZERO; workers]; graph.steps as usize],
                 events: 0,
                 traffic: Vec::new(),
+                waits: None,
             },
         }
     }
@@ -232,7 +236,7 @@ impl<'g> Lanes<'g> {
         }
     }
 
-    fn finish(mut self, remote: &Remote) -> Result<Played, ReplayError> {
+    fn finish(mut self, remote: &mut Remote) -> Result<Played, ReplayError> {
         if self.over < self.graph.nodes.len() {
             let left = (0..self.graph.nodes.len()).find(|&node| self.missing[node] > 0);
             let node = left.map(|node| &self.graph.nodes[node]);
@@ -244,6 +248,7 @@ impl<'g> Lanes<'g> {
         }
         self.played.events = remote.events();
         self.played.traffic = remote.traffic();
+        self.played.waits = remote.take_waits();
         Ok(self.played)
     }
 }

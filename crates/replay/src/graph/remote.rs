@@ -5,7 +5,7 @@ use super::{
     prices::Prices,
     served::Served,
 };
-use crate::{Cluster, ClusterConfig, error::ReplayError};
+use crate::{Cluster, ClusterConfig, Waits, error::ReplayError};
 use paceline_job::{
     Rank, Rate, ReduceOp, Time, Topology, View,
     graph::{Graph, Operation, OperationId, OperationKind},
@@ -38,6 +38,17 @@ pub enum Network {
         /// What they are like.
         config: Box<ClusterConfig>,
     },
+}
+
+impl Network {
+    /// The same, where it is noted what everything waits for if engines run.
+    pub fn watched(&self) -> Network {
+        let mut network = self.clone();
+        if let Network::Engines { config, .. } = &mut network {
+            config.waits = true;
+        }
+        network
+    }
 }
 
 /// The state of what is between workers.
@@ -132,6 +143,13 @@ impl Remote {
         match self {
             Remote::Complete(_) | Remote::Served(_) => Vec::new(),
             Remote::Engines(cluster) => cluster.traffic(),
+        }
+    }
+
+    pub fn take_waits(&mut self) -> Option<Box<Waits>> {
+        match self {
+            Remote::Complete(_) | Remote::Served(_) => None,
+            Remote::Engines(cluster) => cluster.take_waits(),
         }
     }
 

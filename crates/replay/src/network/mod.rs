@@ -181,6 +181,12 @@ impl<P> Network<P> {
         Duration::from_nanos(self.places.way(from, to).0)
     }
 
+    /// How many nanoseconds a byte is on the way, and how many bytes leave in one where nobody else sends.
+    pub(crate) fn way(&self, from: u32, to: u32) -> (u64, f64) {
+        let (latency, path) = self.places.way(from, to);
+        (latency, self.links.narrowest(&path))
+    }
+
     /// Send a frame. If the two are not joined any more, it is lost.
     pub(crate) fn send(
         &mut self,
