@@ -268,24 +268,19 @@ fn average(layered: &Layered) -> Layered {
         let mut sums = vec![LayerTimes::default(); layered.layers.len()];
         for step in &worker.steps {
             for (sum, times) in sums.iter_mut().zip(step) {
-                for (sum, time) in fields(sum).into_iter().zip(fields(&mut times.clone())) {
-                    *sum += *time;
+                for (sum, time) in sum.each_mut().into_iter().zip(times.each()) {
+                    *sum += time;
                 }
             }
         }
-        for field in sums.iter_mut().flat_map(fields) {
-            *field /= steps;
+        for sum in sums.iter_mut().flat_map(LayerTimes::each_mut) {
+            *sum /= steps;
         }
         let tail = worker.tails.iter().sum::<u64>() / steps;
         LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail] }
     };
     let workers = layered.workers.iter().map(mean).collect();
     Layered { workers, recorded: Vec::new(), ..layered.clone() }
-}
-
-fn fields(times: &mut LayerTimes) -> [&mut u64; 5] {
-    let LayerTimes { forward_gap, forward, backward_gap, backward, update } = times;
-    [forward_gap, forward, backward_gap, backward, update]
 }
 
 /// The last recorded steps, or all of them again and again.

@@ -218,9 +218,7 @@ fn forward(layered: &Layered, place: usize) -> u64 {
 
 /// Nanoseconds of computation in all steps of the slowest worker.
 fn computation(layered: &Layered) -> u64 {
-    let all = |times: &LayerTimes| {
-        times.forward_gap + times.forward + times.backward_gap + times.backward + times.update
-    };
+    let all = |times: &LayerTimes| times.each().iter().sum::<u64>();
     let workers = layered.workers.iter();
     workers.map(|worker| worker.steps.iter().flatten().map(all).sum()).max().unwrap_or(0)
 }

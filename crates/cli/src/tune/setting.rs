@@ -125,13 +125,6 @@ impl Staging {
     }
 
     fn slowed(&self, times: LayerTimes) -> LayerTimes {
-        let slower = |time: u64| (time as f64 * self.slow) as u64;
-        LayerTimes {
-            forward_gap: slower(times.forward_gap),
-            forward: slower(times.forward),
-            backward_gap: slower(times.backward_gap),
-            backward: slower(times.backward),
-            update: slower(times.update),
-        }
+        times.slower(self.slow)
     }
 }

@@ -5,14 +5,13 @@ use super::{
     Graph,
     clocks::Clocks,
     edges, handing,
-    layered::{Group, LayerTimes, Layered, LayeredWorker},
+    layered::{Group, Layered, LayeredWorker},
     observed,
+    times::StepTimes,
 };
 use crate::{
     CollectiveKind, Fusion, Rank, Settings,
-    trace::{
-        Collective, Kind, Layer, Phase, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace,
-    },
+    trace::{Collective, Kind, Layer, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -266,7 +265,7 @@ impl Building<'_> {
         let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
         let groups = layered.all_groups();
         let layer_of = layered.layer_of_tensors();
-        // Backward completes a group with the layer that the next forward pass needs it for.
+        // Backward completes a group with the layer that the next forward pass needs it for first.
         let layers: Vec<&str> = groups
             .iter()
             .map(|group| {
@@ -321,16 +320,18 @@ impl Building<'_> {
         crosses_step: bool,
     ) -> Vec<Option<(Stamp, Stamp)>> {
         let common = |stamp| self.clocks.common(worker.rank, stamp);
-        if crosses_step {
-            // Posts and updates lie anywhere in the nodes of such a job, so what an operation took is all there is.
-            let times = |seen: &Seen<'_>| (common(seen.post), common(seen.over));
-            return found.into_iter().map(|seen| seen.map(times)).collect();
-        }
         let (from, to) = window(worker, self.steps[step]);
         // Nothing waits for what was not recorded: it ends too late for any wait.
         let mut over: Vec<Stamp> =
             found.iter().map(|seen| seen.map_or(Stamp(i64::MAX), |seen| seen.over)).collect();
-        edges::until_waits_end(between(worker, from, to), &mut over);
+        if crosses_step {
+            // What the next step's layers wait for. Nothing waits for operations of the last one.
+            let (from, to) =
+                self.steps.get(step + 1).map_or((to, to), |next| window(worker, *next));
+            edges::until_layers_go_on(between(worker, from, to), layers, &mut over);
+        } else {
+            edges::until_waits_end(between(worker, from, to), &mut over);
+        }
         let ends = edges::backward_ends(between(worker, from, to));
         let edge = |((seen, over), layer): ((Option<&Seen<'_>>, Stamp), &&str)| {
             let end = ends.get(layer).copied();
@@ -411,86 +412,4 @@ fn seen(worker: &WorkerTrace, number: u64) -> Vec<Seen<'_>> {
         _ => None,
     });
     spans.collect()
-}
-
-/// The times of one step, as spans come in.
-struct StepTimes {
-    layers: Vec<LayerTimes>,
-    /// Updates of no particular layer.
-    update: u64,
-    /// Up to where everything is accounted for.
-    cursor: Stamp,
-    /// Layers and phases that are not over: end, layer, phase.
-    open: Vec<(Stamp, usize, Phase)>,
-    /// Whether updates may lie anywhere in a step, so that what is before them is not theirs.
-    crosses_step: bool,
-}
-
-impl StepTimes {
-    fn new(layers: usize, from: Stamp, crosses_step: bool) -> StepTimes {
-        let layers = vec![LayerTimes::default(); layers];
-        StepTimes { layers, update: 0, cursor: from, open: Vec::new(), crosses_step }
-    }
-
-    /// False if it is work of a layer that nobody knows.
-    fn add(&mut self, span: &Span, layer: Option<usize>) -> bool {
-        let phase = match span.kind {
-            Kind::Work(phase) => phase,
-            Kind::Wait => {
-                self.cursor = self.cursor.max(span.end());
-                return true;
-            }
-            _ => return true,
-        };
-        if phase == Phase::Other {
-            return true;
-        }
-        self.open.retain(|(end, ..)| *end > span.begin);
-        if let Some(&(end, outer, phase)) = self.open.last() {
-            // What a layer inside another does is not the outer one's.
-            let inside = span.length.min(end.since(span.begin));
-            let times = &mut self.layers[outer];
-            match phase {
-                Phase::Forward => times.forward = times.forward.saturating_sub(inside),
-                _ => times.backward = times.backward.saturating_sub(inside),
-            }
-        }
-        let gap = span.begin.since(self.cursor);
-        let before_update = if self.crosses_step { 0 } else { gap };
-        self.cursor = self.cursor.max(span.end());
-        let Some(place) = layer else {
-            self.update += if phase == Phase::Update { before_update + span.length } else { 0 };
-            return phase == Phase::Update;
-        };
-        let times = &mut self.layers[place];
-        match phase {
-            Phase::Forward => {
-                times.forward += span.length;
-                times.forward_gap += gap;
-                self.open.push((span.end(), place, phase));
-            }
-            Phase::Backward => {
-                times.backward += span.length;
-                times.backward_gap += gap;
-                self.open.push((span.end(), place, phase));
-            }
-            Phase::Update => times.update += before_update + span.length,
-            Phase::Other => {}
-        }
-        true
-    }
-
-    /// The layers' times, and what is left to the end of the step. Updates of no particular layer are shared out by the
-    /// length of parameters.
-    fn finish(mut self, layers: &[Layer], to: Stamp) -> (Vec<LayerTimes>, u64) {
-        let bytes =
-            |layer: &Layer| layer.tensors.iter().map(|tensor| tensor.bytes()).sum::<u64>() as f64;
-        let all: f64 = layers.iter().map(bytes).sum();
-        if all > 0.0 {
-            for (times, layer) in self.layers.iter_mut().zip(layers) {
-                times.update += (self.update as f64 * bytes(layer) / all) as u64;
-            }
-        }
-        (self.layers, to.since(self.cursor))
-    }
 }

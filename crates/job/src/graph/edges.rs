@@ -24,6 +24,21 @@ pub(super) fn until_waits_end<'t>(spans: impl Iterator<Item = &'t Span>, over: &
     }
 }
 
+/// The same where layers wait for their own tensors: `layers` has the one that each operation is needed for first.
+pub(super) fn until_layers_go_on<'t>(
+    spans: impl Iterator<Item = &'t Span>,
+    layers: &[&str],
+    over: &mut [Stamp],
+) {
+    for wait in spans.filter(|span| span.kind == Kind::Wait) {
+        let own = over.iter_mut().zip(layers).filter(|(_, layer)| **layer == &*wait.name);
+        let ended = own.map(|(over, _)| over).filter(|over| **over <= wait.end());
+        if let Some(over) = ended.max() {
+            *over = wait.end();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +61,14 @@ mod tests {
         let mut over = [Stamp(20), Stamp(25), Stamp(45), Stamp(60)];
         until_waits_end(waits.iter(), &mut over);
         assert_eq!(over.map(|stamp| stamp.0), [20, 30, 50, 60]);
+    }
+
+    #[test]
+    fn a_layer_goes_on_with_the_last_of_its_own_operations() {
+        let waits = [span("a", 10, 30, Kind::Wait), span("c", 40, 50, Kind::Wait)];
+        let mut over = [Stamp(20), Stamp(15), Stamp(25), Stamp(45)];
+        until_layers_go_on(waits.iter(), &["a", "a", "b", "c"], &mut over);
+        assert_eq!(over.map(|stamp| stamp.0), [30, 15, 25, 50]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ use std::{collections::HashMap, sync::Arc};
 /// Nanoseconds that a worker spends on a layer in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerTimes {
+    /// Between what came before and where it waits for its tensors, where updates cross the step: this passes however long
+    /// they take.
+    pub wait_gap: u64,
     /// Between what came before the forward pass and the forward pass, waiting for other workers apart.
     pub forward_gap: u64,
     /// The forward pass.
@@ -21,6 +24,27 @@ pub struct LayerTimes {
     pub backward: u64,
     /// The update of its parameters.
     pub update: u64,
+}
+
+impl LayerTimes {
+    /// All of them, in the order of the step.
+    pub fn each(mut self) -> [u64; 6] {
+        self.each_mut().map(|time| *time)
+    }
+
+    /// The same, to change them.
+    pub fn each_mut(&mut self) -> [&mut u64; 6] {
+        let LayerTimes { wait_gap, forward_gap, forward, backward_gap, backward, update } = self;
+        [wait_gap, update, forward_gap, forward, backward_gap, backward]
+    }
+
+    /// What so many times as slow a worker takes.
+    pub fn slower(mut self, times: f64) -> LayerTimes {
+        for time in self.each_mut() {
+            *time = (*time as f64 * times) as u64;
+        }
+        self
+    }
 }
 
 /// A worker's part.
@@ -249,6 +273,9 @@ impl<'l> Chain<'l> {
             let mut awaited = vec![!self.layered.crosses_step || step == 0; self.groups];
             for (place, layer) in self.layered.layers.iter().enumerate() {
                 let mut needs = false;
+                if times[place].wait_gap > 0 {
+                    add(&layer.name, Phase::Other, Role::Work, times[place].wait_gap, 0);
+                }
                 for &group in &self.needed[place] {
                     if !std::mem::replace(&mut awaited[group as usize], true) {
                         needs = true;

@@ -10,6 +10,7 @@ mod handing;
 pub mod layered;
 mod observed;
 mod pieces;
+mod times;
 mod wire;
 
 pub use build::{BuildError, Job};

@@ -2,10 +2,7 @@
 
 use super::{ArenaError, Stage, Weather};
 use crate::{Candidate, Space};
-use paceline_job::{
-    Host, Link, Measured, Topology, View,
-    graph::layered::{LayerTimes, Layered},
-};
+use paceline_job::{Host, Link, Measured, Topology, View, graph::layered::Layered};
 use paceline_replay::{
     ClusterConfig,
     graph::{Network, Shown, metrics, play},
@@ -97,15 +94,8 @@ impl<'s> Truth<'s> {
     fn layered(&self, weather: &Weather, steps: usize) -> Layered {
         let mut layered = self.stage.layered.clone().repeated(steps);
         for (worker, slowness) in layered.workers.iter_mut().zip(&weather.slowness) {
-            let slower = |time: u64| (time as f64 * slowness) as u64;
             for times in worker.steps.iter_mut().flatten() {
-                *times = LayerTimes {
-                    forward_gap: slower(times.forward_gap),
-                    forward: slower(times.forward),
-                    backward_gap: slower(times.backward_gap),
-                    backward: slower(times.backward),
-                    update: slower(times.update),
-                };
+                *times = times.slower(*slowness);
             }
         }
         layered
