@@ -1,7 +1,6 @@
 //! How good predictions are: how wrong, and how far from the best of the measured choices the one is that they would pick.
 
 use super::{
-    conditions::Seen,
     network::MetaNetwork,
     training::{Sample, choices},
 };
@@ -35,14 +34,15 @@ pub fn judge(
     let (mut errors, mut regrets) = (Vec::new(), Vec::new());
     let (mut correlations, mut unchanged) = (0.0, 0.0);
     for sample in samples {
-        let present = in_force(sample).and_then(|place| sample.measured.get(place)).copied();
-        let mut conditions = sample.conditions.clone();
-        conditions.seen = present;
+        let place = in_force(sample);
+        let conditions =
+            place.map_or_else(|| sample.conditions.clone(), |place| sample.under(place));
+        let present = conditions.seen;
         let Some(prepared) = network.prepare(&conditions) else { continue };
         let predicted = network.seconds(&prepared, &choices(sample));
         let measured: Vec<f64> = sample.measured.iter().map(|seen| seen.seconds).collect();
         let (Some(pick), Some(best)) = (least(&predicted), least(&measured)) else { continue };
-        let base = present.and_then(|present| place(sample, &present)).unwrap_or(best);
+        let base = place.filter(|place| *place < measured.len()).unwrap_or(best);
         for (predicted_one, measured_one) in predicted.iter().zip(&measured) {
             let ratio = (predicted_one / predicted[base]) / (measured_one / measured[base]);
             errors.push(ratio.ln().abs());
@@ -66,10 +66,6 @@ pub fn judge(
         regret_worst: at(&regrets, 1.0),
         regret_unchanged: unchanged / count,
     }
-}
-
-fn place(sample: &Sample, wanted: &Seen) -> Option<usize> {
-    sample.measured.iter().position(|seen| seen.choice == wanted.choice)
 }
 
 fn least(values: &[f64]) -> Option<usize> {

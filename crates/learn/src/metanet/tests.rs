@@ -45,7 +45,7 @@ fn any_sample(random: &mut Random, price: f64) -> Sample {
         Seen { choice, seconds: formula(&conditions, &choice, price) }
     });
     let measured = measured.collect();
-    Sample { conditions, measured, model: 0, network: 0 }
+    Sample { conditions, measured, wires: Vec::new(), model: 0, network: 0 }
 }
 
 /// A network that knows the formula, and jobs that it never saw; made once for all tests.

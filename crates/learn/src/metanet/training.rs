@@ -20,10 +20,27 @@ pub struct Sample {
     pub conditions: Conditions,
     /// Choices, and seconds of a step.
     pub measured: Vec<Seen>,
+    /// For each of them, what each worker sees its wire carry, up and down: less than it could where pieces are small
+    /// or a neighbour is slow. Empty where nobody said.
+    #[serde(default)]
+    pub wires: Vec<Vec<[f64; 2]>>,
     /// Which model it is; equal for the same one.
     pub model: u32,
     /// Which network it is; equal for the same one.
     pub network: u32,
+}
+
+impl Sample {
+    /// What the job shows while one of its measurements is in force; without it, if there is none in this place.
+    pub fn under(&self, place: usize) -> Conditions {
+        let mut conditions = self.conditions.clone();
+        conditions.seen = self.measured.get(place).copied();
+        let wires = self.wires.get(place).map_or(&[][..], |wires| wires);
+        for (worker, [upload, download]) in conditions.workers.iter_mut().zip(wires) {
+            (worker.upload, worker.download) = (*upload, *download);
+        }
+        conditions
+    }
 }
 
 /// How to learn.
@@ -224,7 +241,11 @@ impl Batch {
 
 /// A sample's conditions as they might have been measured, with one of its measurements in force.
 fn disturbed(sample: &Sample, random: &mut Random) -> Conditions {
-    let mut conditions = sample.conditions.clone();
+    let mut conditions = if random.chance(UNSEEN) {
+        sample.conditions.clone()
+    } else {
+        sample.under(random.below(sample.measured.len()))
+    };
     let mut noise = |value: &mut f64| *value *= (NOISE * random.normal()).exp();
     for worker in &mut conditions.workers {
         noise(&mut worker.upload);
@@ -236,10 +257,9 @@ fn disturbed(sample: &Sample, random: &mut Random) -> Conditions {
         noise(&mut tensor.backward);
     }
     noise(&mut conditions.latency);
-    conditions.seen = (!random.chance(UNSEEN)).then(|| {
-        let seen = sample.measured[random.below(sample.measured.len())];
-        Seen { seconds: seen.seconds * (0.5 * NOISE * random.normal()).exp(), ..seen }
-    });
+    if let Some(seen) = &mut conditions.seen {
+        seen.seconds *= (0.5 * NOISE * random.normal()).exp();
+    }
     conditions
 }
 

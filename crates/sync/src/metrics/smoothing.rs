@@ -1,7 +1,10 @@
 //! Numbers that come once in a step, without their noise. It knows nothing of what they mean.
 
-/// What the newest number weighs. A lasting change shows to 9/10 after eight more steps.
+/// What the newest number weighs. A small lasting change shows to 9/10 after eight more steps.
 pub const SHARE_OF_NEWEST: f64 = 0.25;
+
+/// Two of three numbers that are this many times more or less than before are no noise: what was before is over.
+const LEAP: f64 = 1.4;
 
 /// An exponential average of medians of three: one number that is far off changes nothing, the second in a row does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,7 +31,8 @@ impl Smoothed {
         };
         // A plain average as long as that weighs the newest more.
         let share = SHARE_OF_NEWEST.max(f64::from(self.count).recip());
-        self.value += share * (middle - self.value);
+        let leap = self.value > 0.0 && (middle > LEAP * self.value || middle * LEAP < self.value);
+        self.value = if leap { middle } else { self.value + share * (middle - self.value) };
     }
 
     /// 0 until there was one.
@@ -63,8 +67,20 @@ mod tests {
     fn a_lasting_change_is_followed() {
         let mut smoothed = Smoothed::default();
         (0..20).for_each(|_| smoothed.add(10.0));
-        (0..9).for_each(|_| smoothed.add(20.0));
-        assert!((18.9..20.0).contains(&smoothed.value()), "{}", smoothed.value());
+        (0..9).for_each(|_| smoothed.add(12.0));
+        assert!((11.8..12.0).contains(&smoothed.value()), "{}", smoothed.value());
+    }
+
+    #[test]
+    fn a_leap_is_followed_at_once() {
+        for after in [5.0, 20.0] {
+            let mut smoothed = Smoothed::default();
+            (0..20).for_each(|_| smoothed.add(10.0));
+            smoothed.add(after);
+            assert_eq!(smoothed.value(), 10.0);
+            smoothed.add(after);
+            assert_eq!(smoothed.value(), after);
+        }
     }
 
     #[test]

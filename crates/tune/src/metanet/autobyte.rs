@@ -86,8 +86,11 @@ impl Predictor for AutoByte {
 /// What metrics are to the network. `None` where nothing was measured that it could predict by.
 pub fn conditions(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Conditions> {
     let hosts = &surroundings.hosts;
-    let uploads = rates(seen, hosts, |worker| worker.upload)?;
-    let downloads = rates(seen, hosts, |worker| worker.download)?;
+    let rates = |pick: fn(&WorkerMetrics) -> f64| {
+        rates_of_hosts(&seen.workers.iter().map(pick).collect::<Vec<f64>>(), hosts)
+    };
+    let uploads = rates(|worker| worker.upload)?;
+    let downloads = rates(|worker| worker.download)?;
     let layer = |worker: &WorkerMetrics, place: usize| {
         worker.layers.get(place).copied().unwrap_or_default()
     };
@@ -126,14 +129,13 @@ pub fn conditions(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Cond
 
 /// Each worker's rate: its host's, as far as any worker there measured it, or else the mean of the others'. `None` if
 /// nobody measured any.
-fn rates(seen: &JobMetrics, hosts: &[String], pick: fn(&WorkerMetrics) -> f64) -> Option<Vec<f64>> {
-    let measured = |worker: &WorkerMetrics| Some(pick(worker)).filter(|rate| rate.is_normal());
+pub(super) fn rates_of_hosts(measured: &[f64], hosts: &[String]) -> Option<Vec<f64>> {
     let of_host = |host: Option<&String>| {
-        let there = seen.workers.iter().zip(hosts).filter(|(_, other)| Some(*other) == host);
-        there.filter_map(|(worker, _)| measured(worker)).reduce(f64::max)
+        let there = measured.iter().zip(hosts).filter(|(_, other)| Some(*other) == host);
+        there.map(|(rate, _)| *rate).filter(|rate| rate.is_normal()).reduce(f64::max)
     };
     let rates: Vec<Option<f64>> =
-        (0..seen.workers.len()).map(|rank| of_host(hosts.get(rank))).collect();
+        (0..measured.len()).map(|rank| of_host(hosts.get(rank))).collect();
     let known = rates.iter().copied().flatten();
     let mean = known.clone().sum::<f64>() / known.count() as f64;
     mean.is_normal().then(|| rates.into_iter().map(|rate| rate.unwrap_or(mean)).collect())

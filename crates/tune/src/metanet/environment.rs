@@ -39,17 +39,20 @@ impl Environment {
             (0..workers).map(|rank| format!("host{}", rank / on_each)).collect();
         let count = workers / on_each;
         let latency = Duration::from_secs_f64(random.ratio(10e-6, 300e-6));
-        let rate = random.ratio(50e6 / 8.0, 50e9 / 8.0);
-        let shares = contention(count, random);
+        let rate = random.ratio(50e6 / 8.0, 120e9 / 8.0);
+        let (shares, uplink) = contention(count, random);
         let link = |rate: f64, latency| Link { rate: Rate::from_bytes_per_second(rate), latency };
+        let in_second_rack = |place: usize| uplink.is_some() && place >= count / 2;
         let host = |(place, share): (usize, f64)| Host {
             name: format!("host{place}"),
-            rack: 0,
+            rack: u32::from(in_second_rack(place)),
             link: link(rate * share, latency),
         };
+        let uplinks =
+            uplink.map_or(Vec::new(), |share| vec![link(rate * share, Duration::ZERO); 2]);
         let topology = Topology {
             hosts: shares.into_iter().enumerate().map(host).collect(),
-            uplinks: Vec::new(),
+            uplinks,
             memory: link(
                 random.ratio(2e9, 1e10),
                 Duration::from_secs_f64(random.ratio(3e-6, 2e-5)),
@@ -91,26 +94,30 @@ impl Environment {
     pub fn is_even(&self) -> bool {
         let slowness = self.slowness.windows(2).all(|pair| pair[0] == pair[1]);
         let wires = self.topology.hosts.windows(2).all(|pair| pair[0].link == pair[1].link);
-        self.topology.hosts.len() == self.hosts.len() && slowness && wires
+        let apart = self.topology.hosts.len() == self.hosts.len();
+        apart && slowness && wires && self.topology.uplinks.is_empty()
     }
 }
 
-/// What contention leaves of each host's wire.
-fn contention(hosts: usize, random: &mut Random) -> Vec<f64> {
+/// What contention leaves of each host's wire, and of a wire's rate for the uplink of each of two racks, if there are
+/// any.
+fn contention(hosts: usize, random: &mut Random) -> (Vec<f64>, Option<f64>) {
     let mut shares = vec![1.0; hosts];
     match random.below(10) {
         // One host.
-        0..=2 => shares[random.below(hosts)] = random.between(0.2, 0.8),
+        0..=3 => shares[random.below(hosts)] = random.ratio(0.05, 0.8),
         // As many as share a switch.
-        3 => {
-            let share = random.between(0.2, 0.8);
+        4 => {
+            let share = random.ratio(0.1, 0.8);
             shares[hosts / 2..].fill(share);
         }
         // Everywhere a little.
-        4 => shares.iter_mut().for_each(|share| *share = random.between(0.5, 1.0)),
+        5 => shares.iter_mut().for_each(|share| *share = random.between(0.5, 1.0)),
+        // What joins two racks.
+        6 if hosts >= 4 => return (shares, Some(random.ratio(0.05, 1.5))),
         _ => {}
     }
-    shares
+    (shares, None)
 }
 
 fn stragglers(workers: usize, random: &mut Random) -> Vec<f64> {
@@ -135,6 +142,7 @@ mod tests {
         assert!(many.iter().any(Environment::is_even));
         assert!(many.iter().any(|one| !one.is_even()));
         assert!(many.iter().any(|one| one.topology.hosts.len() < one.hosts.len()));
+        assert!(many.iter().any(|one| !one.topology.uplinks.is_empty()));
         for one in &many {
             assert!((0..one.hosts.len()).all(|rank| one.rate(rank) > 0.0));
         }

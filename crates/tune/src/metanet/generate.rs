@@ -1,16 +1,17 @@
 //! Training data by replay: a model on a network, and what a step takes under many settings. A sample is a function of the
 //! seed and its number, so that they can be made in any order, by as many threads as there are.
 
-use super::{Environment, Model};
+use super::{Environment, Model, autobyte::rates_of_hosts};
 use paceline_job::{ByteSize, Settings, StrategyChoice, graph::layered::Layered};
 use paceline_learn::{
     Random,
     metanet::{Choice, Conditions, STRATEGIES, Sample, Seen, TensorConditions, WorkerConditions},
 };
 use paceline_replay::{
-    ReplayError,
-    graph::{Network, Scenario, play},
+    ClusterConfig, ReplayError,
+    graph::{Network, Played, Scenario, play},
 };
+use paceline_sync::metrics::Totals;
 use std::sync::Arc;
 
 /// Steps that are replayed; the first finds nothing left over and does not count.
@@ -37,7 +38,7 @@ const POPULARITY: [f64; 7] = [2.0, 3.0, 2.0, 2.0, 2.0, 1.0, 0.5];
 /// many may always be.
 const LEAST_CHUNKS: u64 = 64;
 const MOST_CHUNKS: u64 = 2048;
-const MOST_MESSAGES: u64 = 20_000;
+const MOST_MESSAGES: u64 = 50_000;
 
 /// What chance is drawn for.
 const SAMPLES: u64 = 1 << 40;
@@ -103,15 +104,20 @@ impl Generator {
             Part::Training => some(&model, &environment, &mut random),
             _ => grid(&model, &environment),
         };
-        let measured: Vec<Seen> = choices
-            .into_iter()
-            .filter_map(|choice| {
-                let seconds = seconds(&model, &environment, &choice).ok()?;
-                (seconds > 0.0).then_some(Seen { choice, seconds })
-            })
-            .collect();
+        let (mut measured, mut wires) = (Vec::new(), Vec::new());
+        for choice in choices {
+            let Ok(played) = played(&model, &environment, &choice) else { continue };
+            let seconds = played.step_ms(0) / 1e3;
+            // Where nobody would measure a rate, nothing would be predicted.
+            if let Some(rates) = shown(&played, &environment)
+                && seconds > 0.0
+            {
+                measured.push(Seen { choice, seconds });
+                wires.push(rates);
+            }
+        }
         let (model, network) = (number_of_model, number_of_network);
-        (measured.len() > 1).then_some(Sample { conditions, measured, model, network })
+        (measured.len() > 1).then_some(Sample { conditions, measured, wires, model, network })
     }
 
     /// A model and a network of a part.
@@ -265,30 +271,46 @@ fn grid(model: &Model, environment: &Environment) -> Vec<Choice> {
     choices
 }
 
-/// What a step takes.
-fn seconds(model: &Model, environment: &Environment, choice: &Choice) -> Result<f64, ReplayError> {
+/// What workers would see their wires carry.
+fn shown(played: &Played, environment: &Environment) -> Option<Vec<[f64; 2]>> {
+    // One stands for all where all are alike.
+    let totals = |rank: usize| played.traffic.get(rank).or(played.traffic.first());
+    let measured = |pick: fn(&Totals) -> Option<f64>| {
+        let ranks = 0..environment.hosts.len();
+        let rates: Vec<f64> =
+            ranks.map(|rank| totals(rank).and_then(pick).unwrap_or(0.0)).collect();
+        rates_of_hosts(&rates, &environment.hosts)
+    };
+    let (up, down) = (measured(Totals::upload)?, measured(Totals::download)?);
+    Some(up.into_iter().zip(down).map(|(up, down)| [up, down]).collect())
+}
+
+/// Steps under a choice.
+fn played(
+    model: &Model,
+    environment: &Environment,
+    choice: &Choice,
+) -> Result<Played, ReplayError> {
     let settings = settings(choice);
     let layered = Layered {
         crosses_step: environment.crosses_step,
         ..model.steps(&environment.hosts, &environment.slowness, environment.rest, STEPS)
     };
-    let even = environment.is_even() && settings.strategy.0 == "ring";
-    let played = if even {
+    let config = ClusterConfig { traffic: true, ..environment.config.clone() };
+    if environment.is_even() && settings.strategy.0 == "ring" {
         let scenario = Scenario {
             graph: layered.graph(),
             settings,
             wire: environment.topology.bottleneck(),
             memory: environment.topology.memory,
-            config: environment.config.clone(),
+            config,
         };
-        scenario.play_mirrored(environment.hosts.len())?
+        scenario.play_mirrored(environment.hosts.len())
     } else {
         let view = Arc::new(environment.view(settings));
-        let config = Box::new(environment.config.clone());
-        let topology = environment.topology.clone();
-        play(&layered.graph(), &Network::Engines { view, topology, config })?
-    };
-    Ok(played.step_ms(0) / 1e3)
+        let (topology, config) = (environment.topology.clone(), Box::new(config));
+        play(&layered.graph(), &Network::Engines { view, topology, config })
+    }
 }
 
 /// As the engines follow it.

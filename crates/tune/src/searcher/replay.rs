@@ -1,5 +1,5 @@
-//! Replay search: the job that the metrics show is played in virtual time under other settings, one coordinate after
-//! another, and the one with the shortest step is taken. Nothing has to be tried on the job itself. Bounded in replays and
+//! Replay search: the job that the metrics show is played in virtual time under other settings, along partitions and
+//! credits of one strategy after another, and the one with the shortest step is taken. Nothing has to be tried on the job itself. Bounded in replays and
 //! in what each may cost, whatever the job.
 
 use super::{Answer, Question, Searcher};
@@ -30,8 +30,10 @@ const CORRECTIONS: usize = 3;
 const LARGEST_CORRECTION: f64 = 8.0;
 /// How much faster than what it was seen to carry a wire may be, where workers did not measure it when they met.
 const UNKNOWN: f64 = 4.0;
-/// Rounds over all coordinates: a walk that is not at rest after these is close enough.
-const ROUNDS: usize = 3;
+/// Rounds over partitions and credits: a walk that is not at rest after these is close enough.
+const ROUNDS: usize = 2;
+/// A direction is left after so many places that are not better: one may be a bump.
+const WORSE: usize = 2;
 
 /// What a search may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget { replays: 60, events: 20_000_000 }
+        Budget { replays: 80, events: 20_000_000 }
     }
 }
 
@@ -107,35 +109,67 @@ struct Walk<'q> {
 }
 
 impl Walk<'_> {
-    /// From what is in force along one coordinate after another to the best place of each, until all are at rest.
+    /// The best of what a walk finds under each strategy: what is best with one is often not with another, so that no walk
+    /// along one coordinate leads from the best place of the one to that of the other.
     fn run(&mut self, space: &Space, present: &Candidate) -> Candidate {
-        let mut here = space.nearest(present);
+        let from = space.nearest(present);
+        let others = (0..space.extent().strategy).filter(|strategy| *strategy != from.strategy);
+        let strategies: Vec<usize> = std::iter::once(from.strategy).chain(others).collect();
+        let mut best = (self.gain(present), present.clone());
+        let mut here = from;
+        for strategy in strategies {
+            let found = self.walk(space, Place { strategy, ..here });
+            let gain = self.gain(&space.at(found));
+            if gain > best.0 {
+                (best, here) = ((gain, space.at(found)), found);
+            }
+        }
+        best.1
+    }
+
+    /// Along partitions and credits in turn, until both are at rest.
+    fn walk(&mut self, space: &Space, mut here: Place) -> Place {
         let extent = space.extent();
         for _ in 0..ROUNDS {
             let before = here;
-            let partitions = (0..extent.partition).map(|partition| Place { partition, ..here });
-            here = self.best(space, here, partitions.collect());
-            let credits = (0..extent.credit).map(|credit| Place { credit, ..here });
-            here = self.best(space, here, credits.collect());
-            let strategies = (0..extent.strategy).map(|strategy| Place { strategy, ..here });
-            here = self.best(space, here, strategies.collect());
+            let at = |partition| Place { partition, ..before };
+            here = self.climb(space, here.partition, extent.partition, at);
+            let before_credit = here;
+            let at = |credit| Place { credit, ..before_credit };
+            here = self.climb(space, here.credit, extent.credit, at);
             if here == before {
                 break;
             }
         }
-        let found = space.at(here);
-        if self.gain(&found) > self.gain(present) { found } else { present.clone() }
+        here
     }
 
-    fn best(&mut self, space: &Space, here: Place, line: Vec<Place>) -> Place {
-        let mut best = (self.gain(&space.at(here)), here);
-        for place in line {
-            let gain = self.gain(&space.at(place));
-            if gain > best.0 {
-                best = (gain, place);
+    /// The best place of a line, from one of it as far in both directions as it does not get worse twice.
+    fn climb(
+        &mut self,
+        space: &Space,
+        from: usize,
+        extent: usize,
+        at: impl Fn(usize) -> Place,
+    ) -> Place {
+        let mut best = (self.gain(&space.at(at(from))), from);
+        let upwards: Vec<usize> = (from + 1..extent).collect();
+        let downwards: Vec<usize> = (0..from).rev().collect();
+        for line in [upwards, downwards] {
+            let mut worse = 0;
+            for place in line {
+                let gain = self.gain(&space.at(at(place)));
+                if gain > best.0 {
+                    best = (gain, place);
+                } else {
+                    worse += 1;
+                }
+                if worse == WORSE {
+                    break;
+                }
             }
         }
-        best.1
+        at(best.1)
     }
 
     /// How many times as fast as what is in force: as measured, or else by replay; 0 if that cannot be said.

@@ -30,7 +30,7 @@ impl Default for Trigger {
             threshold: 0.05,
             heartbeat: 100,
             slowest_heartbeat: 1600,
-            settle: 2,
+            settle: 1,
             window: 4,
             back_off: 8,
             most_back_off: 1024,
