@@ -18,6 +18,7 @@ import profiles
 import torch
 import torch.distributed as dist
 import workloads
+from cell import REAL
 from worker import FIRST_PORT, coordinate, meet
 
 import paceline as pl
@@ -45,8 +46,11 @@ def main() -> None:
     membership = world.acquire(range(size), lambda: Worker.join(address, rank, size))
     pl.init()
 
-    (profile,) = profiles.parse(job["profile"], "job", "job", None, 0.0)
-    workload = workloads.Played(profile)
+    if job["real"] is None:
+        (profile,) = profiles.parse(job["profile"], "job", "job", None, 0.0)
+        workload: workloads.Workload = workloads.Played(profile)
+    else:
+        workload = workloads.load(job["real"], REAL[job["real"]], rank)
     model = workload.model()
     optimizer = pl.DistributedOptimizer(workload.optimizer(model), model, broadcast=False)
     changes = [(at, factor) for at, worker, factor in job["slowness"] if worker == rank]
@@ -65,7 +69,7 @@ def main() -> None:
 
 
 def train(
-    workload: workloads.Played,
+    workload: workloads.Workload,
     model: torch.nn.Module,
     optimizer: pl.DistributedOptimizer,
     begun: float,

@@ -3,7 +3,8 @@ fixed setting of each phase.
 
     sudo -E python bench/training/tuning.py --profile resnet50 --slow 20 --hosts 4 --rate 1gbit --script rates.txt
 
-Layers are played by timers on the hosts of a testbed, one worker each. The script has the lines of `paceline-testbed run
+Layers are played by timers on the hosts of a testbed, one worker each; `--real` trains the model of that name instead, on
+the GPU that all share. The script has the lines of `paceline-testbed run
 --script` and of `paceline tune` (`60 host3 100mbit`, `120 worker2 2x`), with seconds since training begins. Fixed settings are
 measured first, in the conditions of each phase; those of `--settings`, what the replay takes for the best of each phase and of
 all, and the beginning. What there was to gain is printed before anything else. The table goes to standard output, everything
@@ -30,7 +31,7 @@ import profiles
 from cell import START, CellError, Testbed, environment
 
 #: In force at the beginning.
-BEGINNING = "auto 1MiB 1MiB"
+BEGINNING = "ring 1MiB 1MiB"
 
 #: The part of a phase whose speed is that of its end.
 END = 0.25
@@ -66,6 +67,11 @@ class Phase:
     def seconds(self) -> float:
         return self.end - self.begin
 
+    def conditions(self, rate: str) -> frozenset[tuple[str, str]]:
+        """What is otherwise than at the beginning: equal for phases that are alike."""
+        last = {line.what: line.how for line in self.lines}
+        return frozenset((what, how) for what, how in last.items() if how not in (rate, "1x"))
+
 
 def main() -> int:
     options = arguments().parse_args()
@@ -79,7 +85,7 @@ def main() -> int:
     except (ValueError, OSError) as problem:
         print(f"tuning.py: {problem}", file=sys.stderr)
         return 2
-    bench = Bench(options, profile.slowed(options.slow), lines)
+    bench = Bench(options, profile.slowed(options.slow).shrunk(options.shrink), lines)
     try:
         bench.run(settings, [method.strip() for method in options.methods.split(",")])
     except KeyboardInterrupt:
@@ -95,6 +101,8 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", required=True, help="to play: NAME, FILE or FILE#MODEL")
     parser.add_argument("--slow", type=float, default=20.0, help="how many times slower than it was measured [20]")
+    parser.add_argument("--shrink", type=float, default=1.0, help="how many times fewer bytes it has [1]")
+    parser.add_argument("--real", action="store_true", help="train the model of that name; the profile is for the replay only")
     parser.add_argument("--hosts", type=int, default=4, help="[4]")
     parser.add_argument("--racks", type=int, default=1, help="[1]")
     parser.add_argument("--rate", default="1gbit", help="of each host's wire at the beginning [1gbit]")
@@ -102,6 +110,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=float, default=180.0, help="seconds that the script lasts [180]")
     parser.add_argument("--methods", default="default,bo,autobyte,replay", help="to compare")
     parser.add_argument("--settings", default="", help="fixed ones to measure, STRATEGY PARTITION CREDIT each")
+    parser.add_argument("--start", type=float, default=START, help=f"seconds until workers have met [{START:g}]")
     parser.add_argument("--probe", type=float, default=12.0, help="seconds for a fixed setting in a phase [12]")
     parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
     parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
@@ -179,15 +188,21 @@ class Bench:
 
     def _speeds(self, setting: str) -> list[float]:
         """Steps a second of a fixed setting in each phase."""
-        speeds = []
+        speeds: list[float] = []
+        known: dict[frozenset[tuple[str, str]], float] = {}
         for place, phase in enumerate(self._phases):
+            conditions = phase.conditions(self._options.rate)
+            if conditions in known:
+                speeds.append(known[conditions])
+                continue
             self._say(f"{setting}: phase {place + 1} of {len(self._phases)}")
             ends = self._job(setting, phase.lines, self._options.probe, {})
             counted = ends[WARMUP:] if len(ends) > WARMUP + 2 else ends
             lengths = [later - sooner for sooner, later in zip(counted, counted[1:])]
             if not lengths:
                 raise CellError(f"{setting} made no two steps in {self._options.probe:g} s; give a longer --probe")
-            speeds.append(1 / statistics.mean(lengths))
+            known[conditions] = 1 / statistics.mean(lengths)
+            speeds.append(known[conditions])
         return speeds
 
     def _tuned(self, method: str) -> tuple[list[float], list[dict[str, Any]]]:
@@ -204,25 +219,27 @@ class Bench:
     def _job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
         """Train for so long. When steps ended, from the beginning of the script on."""
         strategy, partition, credit = setting.split()
+        start = self._options.start
         # Until workers have met, links carry what they carry at the beginning.
         links = [line for line in lines if not line.what.startswith("worker")]
         slow = [(line.at, int(line.what[6:]), float(line.how[:-1])) for line in lines if line.what.startswith("worker")]
         job = {
-            "profile": self._profile.written(), "seconds": seconds, "delay": START, "slowness": slow,
+            "profile": self._profile.written(), "seconds": seconds, "delay": start, "slowness": slow,
+            "real": self._options.profile if self._options.real else None,
             "settings": f"--strategy {strategy} --partition {partition} --credit {credit}",
         }  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="paceline-tuning-") as name:
             folder = pathlib.Path(name)
             (folder / "job.json").write_text(json.dumps(job))
-            (folder / "script.txt").write_text("".join(line.written(START) for line in links))
+            (folder / "script.txt").write_text("".join(line.written(start) for line in links))
             command = [
                 self._options.testbed, "run", "--hosts", str(self._options.hosts), "--racks", str(self._options.racks),
                 "--rate", self._options.rate, "--script", str(folder / "script.txt"), "--", sys.executable,
                 str(pathlib.Path(__file__).parent / "tuned.py"), "--job", str(folder / "job.json"),
                 "--out", str(folder / "out.json"),
             ]  # fmt: skip
-            variables = {**environment(played=True), "PACELINE_COMMAND": self._options.paceline, **extra}
-            patience = START + PATIENCE * seconds + GRACE
+            variables = {**environment(played=not self._options.real), "PACELINE_COMMAND": self._options.paceline, **extra}
+            patience = start + PATIENCE * seconds + GRACE
             code, words = self._testbed.run(command, variables, patience, lambda text: self._say(f"  {text}"))
             if code or not (folder / "out.json").exists():
                 raise CellError(f"the workers ended with {code}:\n{words}")

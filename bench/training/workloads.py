@@ -28,6 +28,10 @@ class Workload:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
+    def slow(self, factor: float) -> None:
+        """Compute so many times slower from now on."""
+        raise NotImplementedError("a real model is as fast as it is: only links and layers that are played can be slowed")
+
     def bytes(self, model: nn.Module) -> int:
         """What is averaged in a step."""
         return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

@@ -1,7 +1,8 @@
 //! How fast this worker's wires are, from when messages were handed over and when they were through; time in which nothing
 //! was on its way says nothing about a wire.
 //!
-//! What comes is seen as it comes. What leaves is seen to leave when the kernel takes it, which it does at once until its
+//! What comes is seen when it is read. What came while the reader was elsewhere is read from memory, at memory's speed, however
+//! slow the wire is: so a stretch only counts if it lasts longer than what may have been there already. What leaves is seen to leave when the kernel takes it, which it does at once until its
 //! queue is full, however fast the wire is. So only what had to wait counts, and only behind something that had to wait: then the
 //! kernel takes as much as the wire does.
 //!
@@ -13,6 +14,9 @@ use paceline_job::{Rank, Time, View};
 /// A pause this short between two messages is part of one stretch: it is the receiver's or the sender's way to the next
 /// message, and the kernel goes on sending meanwhile.
 const SHORT_PAUSE_NANOSECONDS: u64 = 100_000;
+
+/// What is read in less may have been there already: a mebibyte is copied in half of it.
+const LEAST_STRETCH_NANOSECONDS: u64 = 500_000;
 
 /// A message that was taken sooner did not have to wait.
 const MOMENT_NANOSECONDS: u64 = 50_000;
@@ -190,27 +194,35 @@ impl Outwards {
 #[derive(Clone, Debug, Default)]
 struct Inwards {
     messages: Messages,
-    /// Until when it is counted.
+    /// Of the present stretch: when it began, when something was read last, until when it is counted, and its bytes that
+    /// are not counted yet.
+    since: Time,
+    read: Time,
     until: Time,
+    fresh: u64,
     bytes: u64,
     nanoseconds: u64,
 }
 
 impl Inwards {
     fn begin(&mut self, message: Underway, token: Key) {
-        let pause = message.begun.0.saturating_sub(self.until.0) > SHORT_PAUSE_NANOSECONDS;
+        let pause = message.begun.0.saturating_sub(self.read.0) > SHORT_PAUSE_NANOSECONDS;
         if self.messages.open == 0 && pause {
-            self.until = message.begun;
+            (self.since, self.until, self.fresh) = (message.begun, message.begun, 0);
         }
         self.messages.begin(message, token);
     }
 
     fn end(&mut self, now: Time, token: Key) {
-        if let Some(Underway { bytes, .. }) = self.messages.end(token) {
-            self.bytes += u64::from(bytes);
-            self.nanoseconds += now.0.saturating_sub(self.until.0);
-            self.until = self.until.max(now);
+        let Some(Underway { bytes, .. }) = self.messages.end(token) else { return };
+        self.fresh += u64::from(bytes);
+        self.read = self.read.max(now);
+        if now.0.saturating_sub(self.since.0) < LEAST_STRETCH_NANOSECONDS {
+            return;
         }
+        self.bytes += std::mem::take(&mut self.fresh);
+        self.nanoseconds += now.0.saturating_sub(self.until.0);
+        self.until = self.until.max(now);
     }
 }
 
@@ -268,6 +280,24 @@ mod tests {
             traffic.sending(Time(0), Rank(2), keys[7], 1);
         }
         assert_eq!(traffic.totals().upload(), Some(1e6));
+    }
+
+    #[test]
+    fn what_was_there_already_says_nothing_of_the_wire() {
+        let (mut traffic, keys) = wired();
+        for number in 0..100 {
+            traffic.receiving(Time(number * MILLISECOND), Rank(2), keys[0], 1 << 18);
+            traffic.received(Time(number * MILLISECOND + 60_000), keys[0]);
+        }
+        assert_eq!(traffic.totals().download(), None);
+        // Pieces that follow each other closely are one stretch, which counts from its beginning.
+        for number in 0..100 {
+            let begin = 200 * MILLISECOND + number * 100_000;
+            traffic.receiving(Time(begin), Rank(2), keys[0], 1 << 18);
+            traffic.received(Time(begin + 60_000), keys[0]);
+        }
+        let rate = traffic.totals().download().unwrap();
+        assert!((2.5e9..2.7e9).contains(&rate), "{rate}");
     }
 
     #[test]

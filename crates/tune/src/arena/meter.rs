@@ -48,7 +48,11 @@ impl Meter {
     pub fn switch(&mut self) {
         self.view += 1;
         self.steps_in_view = 0;
-        self.workers.clear();
+        // Wires stay what they are.
+        for gauges in &mut self.workers {
+            let Gauges { upload, download, .. } = *gauges;
+            *gauges = Gauges { upload, download, ..Gauges::default() };
+        }
         self.seconds = Smoothed::default();
     }
 
@@ -100,8 +104,16 @@ impl Meter {
 
 impl Gauges {
     fn add(&mut self, worker: &WorkerMetrics, upload: f64, download: f64, computation: f64) {
-        self.upload.add(worker.upload * upload);
-        self.download.add(worker.download * download);
+        // Where nothing was measured, what was measured before holds.
+        let measured = |rate: &f64| *rate > 0.0;
+        Some(worker.upload)
+            .filter(measured)
+            .into_iter()
+            .for_each(|rate| self.upload.add(rate * upload));
+        Some(worker.download)
+            .filter(measured)
+            .into_iter()
+            .for_each(|rate| self.download.add(rate * download));
         self.rest.add(worker.rest * computation);
         self.layers.resize(worker.layers.len(), Default::default());
         for (gauges, layer) in self.layers.iter_mut().zip(&worker.layers) {

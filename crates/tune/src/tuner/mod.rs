@@ -21,7 +21,7 @@ use paceline_sync::{
     policy::{Policy, Proposal},
 };
 use std::collections::VecDeque;
-use trigger::{incomparable, verdict};
+use trigger::{incomparable, may_be_settings, verdict};
 
 /// Tunes one job.
 pub struct Tuner {
@@ -71,8 +71,8 @@ enum Purpose {
     Trial,
     /// It promised a gain over what was before it.
     Proof { from: Candidate, before: Conditions, gain: f64 },
-    /// To be back at what was before.
-    Return,
+    /// To be back at what was before, and to look again later.
+    Return { cause: String },
     /// It was measured to be the best, and the search is over.
     Rest,
 }
@@ -273,7 +273,10 @@ impl Tuner {
                 self.state = State::Finished;
                 None
             }
-            Purpose::Return => None,
+            Purpose::Return { cause } => {
+                self.state = State::Watching { since: 0, pending: Some(cause) };
+                None
+            }
             Purpose::Trial => {
                 let speed = self.speed(seen);
                 self.know(&present, speed);
@@ -292,7 +295,11 @@ impl Tuner {
         gain: f64,
     ) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
-        if let Some(change) = incomparable(&before, &Conditions::of(seen)) {
+        let speed = self.speed(seen);
+        let measured = speed / before.speed;
+        let changed = incomparable(&before, &Conditions::of(seen));
+        let doubt = changed.filter(|change| may_be_settings(change, measured));
+        if let Some(change) = changed.filter(|_| doubt.is_none()) {
             let cause = change.to_string();
             let candidate = Some(&present);
             let predicted = Some(gain);
@@ -302,11 +309,15 @@ impl Tuner {
             self.state = State::Settling { left: self.trigger.settle, cause };
             return None;
         }
-        let speed = self.speed(seen);
-        let measured = speed / before.speed;
-        self.know(&from, before.speed);
-        self.know(&present, speed);
-        self.searcher.tell(&at_speed(seen, speed));
+        match doubt {
+            None => {
+                self.know(&from, before.speed);
+                self.know(&present, speed);
+                self.searcher.tell(&at_speed(seen, speed));
+            }
+            // Some of what was measured may be of before.
+            Some(change) => self.forget(change),
+        }
         let action = verdict(gain, measured);
         if action == Action::Confirm {
             self.back_off = self.trigger.back_off;
@@ -324,11 +335,18 @@ impl Tuner {
         };
         self.journal.write(action, entry, self.quiet);
         self.detector.restart();
+        // What was learned may lead to something better; it is looked for when the back-off is over.
+        let cause =
+            doubt.map_or_else(|| "the last was wrong".to_string(), |change| change.to_string());
+        if action == Action::Disappoint {
+            self.state = State::Watching { since: 0, pending: Some(cause) };
+            return None;
+        }
         if !back {
             return None;
         }
         let reason = format!("{:+.1} % measured: back", 100.0 * (measured - 1.0));
-        self.propose(seen, from, Purpose::Return, reason)
+        self.propose(seen, from, Purpose::Return { cause }, reason)
     }
 
     fn give_up(&mut self, seen: &JobMetrics, target: &Candidate) {

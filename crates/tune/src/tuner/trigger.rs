@@ -46,12 +46,20 @@ const KEPT_PROMISE: f64 = 0.5;
 
 /// Computation does not depend on settings: this much more or less of it, and two times were compared, not two settings.
 const OTHER_COMPUTATION: f64 = 1.15;
-/// What wires are seen to carry depends on settings a little, but not this much.
+/// What the slowest wire is seen to carry depends on settings a little, but not this much. What others are seen to carry
+/// depends on how long they wait for it.
 const OTHER_WIRE: f64 = 1.5;
+/// A job that is this much slower is slower by its settings, or by its wires.
+const MUCH_WORSE: f64 = 0.95;
+
+/// Whether settings that keep wires waiting are as likely as slow wires to be why: going back from slow wires costs little.
+pub(super) fn may_be_settings(change: &Change, measured: f64) -> bool {
+    change.signal == Signal::SlowestWire && measured < MUCH_WORSE
+}
 
 /// What changed beside the settings, if anything did that makes speeds before and after incomparable.
 pub(super) fn incomparable(before: &Conditions, after: &Conditions) -> Option<Change> {
-    use Signal::{SlowestComputation, SlowestWire, UsualComputation, UsualWire};
+    use Signal::{SlowestComputation, SlowestWire, UsualComputation};
     let pairs = [
         (UsualComputation, OTHER_COMPUTATION, before.usual_computation, after.usual_computation),
         (
@@ -60,7 +68,6 @@ pub(super) fn incomparable(before: &Conditions, after: &Conditions) -> Option<Ch
             before.slowest_computation,
             after.slowest_computation,
         ),
-        (UsualWire, OTHER_WIRE, before.usual_wire, after.usual_wire),
         (SlowestWire, OTHER_WIRE, before.slowest_wire, after.slowest_wire),
     ];
     let differs = |(_, factor, from, to): &(Signal, f64, f64, f64)| {
@@ -85,6 +92,17 @@ pub(super) fn verdict(promised: f64, measured: f64) -> Action {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_wires_are_no_excuse_for_a_slow_setting() {
+        let before = Conditions { slowest_wire: 1e9, usual_computation: 0.1, ..Default::default() };
+        let slower = incomparable(&before, &Conditions { slowest_wire: 1e8, ..before }).unwrap();
+        assert!(may_be_settings(&slower, 0.7));
+        assert!(!may_be_settings(&slower, 1.1));
+        // Computation does not depend on settings.
+        let busy = incomparable(&before, &Conditions { usual_computation: 0.2, ..before }).unwrap();
+        assert!(!may_be_settings(&busy, 0.7));
+    }
 
     #[test]
     fn what_is_slower_is_left_and_what_keeps_half_its_promise_is_right() {
