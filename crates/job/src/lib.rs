@@ -22,5 +22,6 @@ pub use plan::{Batch, Fusion, Pass, Plan, PlanError, Suggestion};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
 pub use topology::{Host, Link, Topology};
 pub use view::{
-    Measured, Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker,
+    Measured, Membership, Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker,
+    WorkerId,
 };

@@ -37,9 +37,25 @@ impl fmt::Display for ViewVersion {
     }
 }
 
+/// Names a worker for as long as the job lives. Unlike its rank it never changes, and it is never given twice.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct WorkerId(pub u64);
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// One process of the job, as its peers know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
+    /// Who it is, whatever its rank.
+    #[serde(default)]
+    pub id: WorkerId,
     /// Workers with the same host can share memory.
     pub host: String,
     /// Where it accepts connections from its peers (`address:port`); empty where nothing listens.
@@ -64,6 +80,27 @@ pub struct View {
     /// How the batch of a step is worked through.
     #[serde(default, skip_serializing_if = "Batch::is_whole")]
     pub batch: Batch,
+    /// Whether workers may come and go.
+    #[serde(default, skip_serializing_if = "Membership::is_fixed")]
+    pub membership: Membership,
+}
+
+/// What the loss of a worker means to the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Membership {
+    /// It fails what the worker takes part in: the job has the workers it began with.
+    #[default]
+    Fixed,
+    /// The others go on in a view without it, and new ones may join.
+    Elastic,
+}
+
+impl Membership {
+    /// Whether the job has the workers it began with.
+    pub fn is_fixed(&self) -> bool {
+        *self == Membership::Fixed
+    }
 }
 
 /// Latency and rate of a message between two workers. Part of the view, so that all ranks decide by
@@ -84,15 +121,16 @@ impl View {
 
     /// A first view with the given host for each rank.
     pub fn on_hosts(hosts: Vec<String>, settings: Settings) -> View {
-        let workers =
-            hosts.into_iter().map(|host| Worker { host, address: String::new() }).collect();
+        let workers = (0..).map(WorkerId).zip(hosts);
+        let workers = workers.map(|(id, host)| Worker { id, host, address: String::new() });
         View {
             version: ViewVersion(1),
-            workers,
+            workers: workers.collect(),
             settings,
             measured: Measured::default(),
             fusion: Fusion::default(),
             batch: Batch::default(),
+            membership: Membership::Fixed,
         }
     }
 
@@ -104,6 +142,17 @@ impl View {
     /// Number of workers.
     pub fn size(&self) -> usize {
         self.workers.len()
+    }
+
+    /// A worker's place here, if it has one.
+    pub fn rank_of(&self, id: WorkerId) -> Option<Rank> {
+        let place = self.workers.iter().position(|worker| worker.id == id);
+        place.map(|place| Rank(place as u32))
+    }
+
+    /// Who they are, in rank order.
+    pub fn ids(&self) -> impl Iterator<Item = WorkerId> {
+        self.workers.iter().map(|worker| worker.id)
     }
 
     /// For each rank the index of its host, hosts numbered in the order they first appear.

@@ -9,7 +9,7 @@ use crate::{
     join::ControlChannel,
     runtime::helm::lock,
 };
-use paceline_job::View;
+use paceline_job::{View, WorkerId};
 use paceline_sync::agreement::{
     Agreed, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
 };
@@ -81,10 +81,10 @@ pub(crate) struct Begun {
 
 impl Control {
     /// Not read before [`Control::start`]: until then the view is the caller's to change.
-    pub(crate) fn new(channel: ControlChannel, view: Arc<View>) -> Result<Control> {
+    pub(crate) fn new(channel: ControlChannel, me: WorkerId, view: Arc<View>) -> Result<Control> {
         let (waker, wakened) = Waker::pair()?;
         let coordinator = channel.peer();
-        let participant = Participant::new(view);
+        let participant = Participant::new(me, view);
         let state = State { participant, outgoing: Vec::new(), proposal: None };
         let desk = Desk {
             state: Mutex::new(state),
@@ -99,7 +99,8 @@ impl Control {
     /// All workers put this view in force, before the first step and before the line is read.
     pub(crate) fn adopt(&mut self, view: Arc<View>) {
         debug_assert!(matches!(self.line, Line::Idle(..)), "from then on views are agreed upon");
-        self.desk.state().participant = Participant::new(view);
+        let participant = &mut self.desk.state().participant;
+        *participant = Participant::new(participant.me(), view);
     }
 
     /// Say something before the line is read.
@@ -146,6 +147,9 @@ impl Control {
                 Begin::Enter(view) => {
                     self.desk.waker.wake();
                     return Ok(Begun { step, view, entered: true });
+                }
+                Begin::Gather(_) | Begin::Removed | Begin::Dissolved { .. } => {
+                    unreachable!("the workers of a fixed job stay")
                 }
                 Begin::Past { next } => return Err(NetError::StepPast { step, next }),
                 Begin::Doubt { version, step } => {

@@ -26,7 +26,7 @@ use crate::{
     secret::Secret,
 };
 use door::{Arrival, Doorman};
-use paceline_job::{Batch, Fusion, Rank, Settings, View};
+use paceline_job::{Batch, Fusion, Rank, Settings, View, WorkerId};
 use paceline_sync::agreement::{Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
@@ -407,7 +407,7 @@ impl Service {
             }
             (WorkerMessage::Measured(_), ..) => return failed(NOT_ITS_TO_MEASURE),
             (WorkerMessage::Agreement(message), Some(registrar), Some(rank)) => {
-                registrar.hear(rank, message, &mut summons);
+                registrar.hear(identity(rank), message, &mut summons);
             }
             (WorkerMessage::Agreement(_), ..) => return failed("it has no view to change yet"),
         }
@@ -417,7 +417,7 @@ impl Service {
 
     fn summon(&mut self, summons: Vec<Summons>) {
         for Summons { to, message } in summons {
-            let member = self.members.iter_mut().find(|member| member.rank == Some(to));
+            let member = self.members.iter_mut().find(|it| it.rank.map(identity) == Some(to));
             if let Some(member) = member {
                 tell(&mut member.channel, &CoordinatorMessage::Agreement(message));
             }
@@ -441,7 +441,7 @@ impl Service {
         }
         if let Some(registrar) = &mut self.registrar {
             let mut summons = Vec::new();
-            registrar.gone(rank, &mut summons);
+            registrar.gone(identity(rank), &mut summons);
             self.summon(summons);
         }
         self.shared.set_progress(match self.members.len() {
@@ -449,6 +449,11 @@ impl Service {
             workers => Progress::Running { workers },
         });
     }
+}
+
+/// In a job whose workers do not change, a worker is who it was in the first view.
+fn identity(rank: Rank) -> WorkerId {
+    WorkerId(u64::from(rank.0))
 }
 
 fn next_message(channel: &mut MessageChannel) -> Result<Option<WorkerMessage>> {

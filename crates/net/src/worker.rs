@@ -147,7 +147,7 @@ impl Worker {
                 move || helm.run()
             })
             .map_err(NetError::from)?;
-        let control = Control::new(control, view.clone())?;
+        let control = Control::new(control, view.workers[rank.index()].id, view.clone())?;
         let thread = Some(thread);
         let mut worker = Worker { helm, store, rank, thread, control, coordinator, metering };
         if calibration::is_due(&view) {

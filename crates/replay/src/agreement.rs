@@ -8,7 +8,7 @@ mod ledger;
 pub use ledger::Ledger;
 
 use crate::{random::Random, timeline::Timeline};
-use paceline_job::{ByteSize, Rank, Settings, Time, View};
+use paceline_job::{ByteSize, Rank, Settings, Time, View, WorkerId};
 use paceline_sync::agreement::{
     Begin, Change, Heard, Participant, Registrar, Summons, ToParticipant, ToRegistrar,
 };
@@ -130,13 +130,18 @@ pub fn play(conditions: Conditions, seed: u64) -> Result<Ledger, String> {
     Err(format!("no end after {most} events"))
 }
 
+/// Workers do not change here: each is who it was in the first view.
+fn identity(rank: Rank) -> WorkerId {
+    WorkerId(u64::from(rank.0))
+}
+
 impl Run {
     fn new(conditions: Conditions, seed: u64) -> Run {
         let mut random = Random::new(seed);
         let view = View::local(conditions.workers as usize, Settings::default());
         let shared = Arc::new(view.clone());
-        let actors = (0..conditions.workers).map(|_| Actor {
-            participant: Participant::new(shared.clone()),
+        let actors = (0..conditions.workers).map(|rank| Actor {
+            participant: Participant::new(identity(Rank(rank)), shared.clone()),
             slowness: *random.choose(&[1, 1, 1, 2, 10]),
             alive: true,
             linked: true,
@@ -222,7 +227,7 @@ impl Run {
                 self.ledger.answered(&message);
                 let mut summons = Vec::new();
                 if let Some(registrar) = &mut self.registrar {
-                    registrar.hear(rank, message, &mut summons);
+                    registrar.hear(identity(rank), message, &mut summons);
                 }
                 self.summon(summons);
             }
@@ -239,7 +244,7 @@ impl Run {
             Happening::Parted(rank) => {
                 let mut summons = Vec::new();
                 if let Some(registrar) = &mut self.registrar {
-                    registrar.gone(rank, &mut summons);
+                    registrar.gone(identity(rank), &mut summons);
                 }
                 self.summon(summons);
             }
@@ -291,6 +296,9 @@ impl Run {
             }
             Begin::Wait { .. } => self.ledger.waits += 1,
             Begin::Doubt { .. } => self.ledger.doubts(rank)?,
+            Begin::Gather(_) | Begin::Removed | Begin::Dissolved { .. } => {
+                return Err(format!("worker {rank}: {begin:?} in a job of fixed members"));
+            }
             Begin::Past { next } => {
                 return Err(format!("worker {rank}: step {step} is before {next}"));
             }
@@ -373,6 +381,7 @@ impl Run {
 
     fn summon(&mut self, summons: Vec<Summons>) {
         for Summons { to, message } in summons {
+            let to = Rank(to.0 as u32);
             self.ledger.summoned(&message);
             let delay = 1 + self.random.below(self.conditions.delay);
             let again = self.random.below(16) == 0;

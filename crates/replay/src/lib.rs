@@ -11,6 +11,7 @@ mod config;
 pub mod contents;
 mod error;
 pub mod graph;
+pub mod members;
 pub mod memory;
 mod network;
 mod outcome;

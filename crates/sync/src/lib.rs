@@ -13,6 +13,7 @@ pub mod listing;
 pub mod metrics;
 pub mod policy;
 pub mod program;
+pub mod recovery;
 mod resolver;
 pub mod sampler;
 pub mod scheduler;

@@ -1,24 +1,29 @@
 //! Whatever workers and a coordinator say to each other, in any order and however often, neither side of the agreement
 //! panics, views go forward one by one, and no step begins twice.
 
-use paceline_job::{ByteSize, Rank, Settings, View, ViewVersion};
+use paceline_job::{ByteSize, Membership, Settings, View, ViewVersion, Worker, WorkerId};
 use paceline_sync::agreement::{
-    Agreed, Ballot, Begin, Change, MAXIMUM_STEP, Objection, Participant, Registrar, ToParticipant,
-    ToRegistrar,
+    Agreed, Ballot, Begin, Change, Limits, MAXIMUM_STEP, Objection, Participant, Registrar,
+    ToParticipant, ToRegistrar,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const WORKERS: u32 = 3;
+const WORKERS: u64 = 3;
 
 fn step() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0u64..20, 1 => Just(MAXIMUM_STEP), 1 => any::<u64>()]
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    (0u64..4).prop_map(|kib| {
+    let settings = (0u64..4).prop_map(|kib| {
         Change::Settings(Settings { partition: ByteSize::kib(kib), ..Settings::default() })
-    })
+    });
+    let members = (0u64..5, 2u64..6).prop_map(|(leave, join)| {
+        let join = Worker { id: WorkerId(join), host: "b".to_string(), address: String::new() };
+        Change::Members { leave: vec![WorkerId(leave)], join: vec![join] }
+    });
+    prop_oneof![3 => settings, 1 => members]
 }
 
 fn to_registrar() -> impl Strategy<Value = ToRegistrar> {
@@ -32,7 +37,38 @@ fn to_registrar() -> impl Strategy<Value = ToRegistrar> {
         (ballot(), step()).prop_map(|(ballot, next)| ToRegistrar::Refuse { ballot, next }),
         (version(), step()).prop_map(|(version, next)| ToRegistrar::InForce { version, next }),
         step().prop_map(|next| ToRegistrar::Leave { next }),
+        (ballot(), step()).prop_map(|(ballot, next)| ToRegistrar::Gathered { ballot, next }),
+        (worker(), version(), step()).prop_map(|(worker, version, next)| ToRegistrar::Lost {
+            worker,
+            version,
+            next
+        }),
+        (step(), step()).prop_map(|(step, next)| ToRegistrar::Onward { step, next }),
+        (version(), any::<bool>(), step()).prop_map(|(version, finished, next)| {
+            ToRegistrar::Resume { version, finished, next }
+        }),
     ]
+}
+
+fn worker() -> impl Strategy<Value = WorkerId> {
+    (0..WORKERS + 1).prop_map(WorkerId)
+}
+
+fn membership() -> impl Strategy<Value = Membership> {
+    prop_oneof![Just(Membership::Fixed), Just(Membership::Elastic)]
+}
+
+fn first_view(membership: Membership) -> View {
+    View { membership, ..View::local(WORKERS as usize, Settings::default()) }
+}
+
+/// Any workers in any number, so that the receiver may be among them or not.
+fn view() -> impl Strategy<Value = View> {
+    (1usize..4, 0u32..5).prop_map(|(size, version)| View {
+        version: ViewVersion(version),
+        membership: Membership::Elastic,
+        ..View::local(size, Settings::default())
+    })
 }
 
 fn to_participant() -> impl Strategy<Value = ToParticipant> {
@@ -50,55 +86,80 @@ fn to_participant() -> impl Strategy<Value = ToParticipant> {
         1 => (0u64..3).prop_map(|proposal| {
             ToParticipant::Decided { proposal, outcome: Err(Objection::Undecided) }
         }),
+        1 => (ballot(), step(), view())
+            .prop_map(|(ballot, step, view)| ToParticipant::Invite { ballot, step, view }),
+        2 => ballot().prop_map(|ballot| ToParticipant::Enter { ballot }),
+        2 => view().prop_map(|view| ToParticipant::Without { view }),
+        1 => view().prop_map(|view| ToParticipant::Latest { view }),
+        1 => (worker(), step())
+            .prop_map(|(worker, step)| ToParticipant::Finished { worker, step }),
     ]
 }
 
 proptest! {
     #[test]
     fn a_registrar_takes_anything_and_goes_forward(
-        said in proptest::collection::vec((0..WORKERS + 1, to_registrar(), 0u8..12), 0..80),
+        said in proptest::collection::vec((0..WORKERS + 3, to_registrar(), 0u8..24), 0..80),
+        membership in membership(),
     ) {
-        let view = View::local(WORKERS as usize, Settings::default());
-        let mut registrar = Registrar::new(view, false);
+        let mut registrar = Registrar::new(first_view(membership), false);
         let mut out = Vec::new();
-        for (rank, message, gone) in said {
+        let mut known = WORKERS;
+        for (id, message, special) in said {
             let before = registrar.view().version;
             out.clear();
-            match gone {
-                0 => registrar.gone(Rank(rank), &mut out),
-                _ => registrar.hear(Rank(rank), message, &mut out),
+            match special {
+                0 | 1 => registrar.gone(WorkerId(id), &mut out),
+                2 if membership == Membership::Elastic && known < WORKERS + 3 => {
+                    let id = registrar.admit("b".to_string(), String::new(), &mut out);
+                    prop_assert_eq!(id, WorkerId(known));
+                    known += 1;
+                }
+                3 => {
+                    let limits = Limits::default();
+                    registrar = Registrar::restore(registrar.minutes(), limits);
+                }
+                _ => registrar.hear(WorkerId(id), message, &mut out),
             }
             let after = registrar.view().version;
             prop_assert!(after.0 == before.0 || after.0 == before.0 + 1);
-            prop_assert!(out.iter().all(|summons| summons.to.0 < WORKERS));
+            prop_assert!(registrar.view().size() > 0);
+            prop_assert!(out.iter().all(|summons| summons.to.0 < known));
             prop_assert!(out.iter().all(|summons| summons.message.is_sound()));
-            // One attempt follows one message, with at most one decision for each worker.
-            prop_assert!(out.len() <= 4 * WORKERS as usize);
+            // One attempt follows one message, with a few words for each worker.
+            prop_assert!(out.len() <= 8 * known as usize);
         }
     }
 
     #[test]
     fn a_participant_takes_anything_and_begins_no_step_twice(
         heard in proptest::collection::vec((to_participant(), 0u64..20), 0..80),
+        membership in membership(),
     ) {
-        let view = Arc::new(View::local(WORKERS as usize, Settings::default()));
-        let mut participant = Participant::new(view);
+        let mut participant = Participant::new(WorkerId(0), Arc::new(first_view(membership)));
         let mut out = Vec::new();
         let (mut next, mut version) = (0, ViewVersion(1));
         for (message, step) in heard {
             participant.hear(message, &mut out);
+            if let Some(view) = participant.succeed(&mut out) {
+                prop_assert!(view.version > version);
+                version = view.version;
+            }
             match participant.begin(step, &mut out) {
                 Begin::Same => {
                     prop_assert!(step >= next);
                     next = step + 1;
                 }
                 Begin::Enter(view) => {
-                    prop_assert!(step >= next && view.version.0 == version.0 + 1);
+                    prop_assert!(step >= next && view.version > version);
                     (next, version) = (step + 1, view.version);
                 }
                 Begin::Past { next: first } => prop_assert!(step < first),
                 Begin::Wait { .. } => {}
+                Begin::Gather(_) => participant.gathered(&mut out),
+                Begin::Removed => version = participant.view().version,
                 Begin::Doubt { .. } => prop_assert!(false, "the registrar is there"),
+                Begin::Dissolved { .. } => prop_assert!(false, "nobody said so"),
             }
             prop_assert_eq!(participant.view().version, version);
             prop_assert!(out.drain(..).all(|message| message.is_sound()));

@@ -1,7 +1,9 @@
 //! Who has joined so far and which ranks they get: pure bookkeeping, without sockets or clocks.
 
 use super::message::{Join, Refusal};
-use paceline_job::{Batch, Fusion, Measured, Rank, Settings, View, ViewVersion, Worker};
+use paceline_job::{
+    Batch, Fusion, Measured, Membership, Rank, Settings, View, ViewVersion, Worker, WorkerId,
+};
 use std::time::Duration;
 
 /// A worker that was let in; never given twice.
@@ -95,7 +97,8 @@ impl Roster {
         let mut ranked: Vec<(Rank, &(Ticket, Join))> = given.chain(wished).collect();
         ranked.sort_by_key(|(rank, _)| *rank);
 
-        let workers = ranked.iter().map(|(_, (_, join))| Worker {
+        let workers = ranked.iter().map(|(rank, (_, join))| Worker {
+            id: WorkerId(u64::from(rank.0)),
             host: join.host.clone(),
             address: join.address.to_string(),
         });
@@ -106,6 +109,7 @@ impl Roster {
             measured: Measured::default(),
             fusion,
             batch: Batch::default(),
+            membership: Membership::Fixed,
         };
         (view, ranked.iter().map(|(_, (ticket, _))| *ticket).collect())
     }

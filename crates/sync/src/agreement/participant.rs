@@ -1,8 +1,8 @@
 //! A worker's side of the agreement: what it has promised, which view is in force, and whether a step may begin. It
-//! knows no other worker.
+//! knows of other workers only what views say.
 
-use super::{Agreed, Ballot, Change, Objection, ToParticipant, ToRegistrar};
-use paceline_job::{View, ViewVersion};
+use super::{Agreed, Ballot, Change, Objection, ToParticipant, ToRegistrar, message::is_step};
+use paceline_job::{Membership, View, ViewVersion, WorkerId};
 use std::sync::Arc;
 
 /// Whether a step may begin.
@@ -17,6 +17,9 @@ pub enum Begin {
         /// The change's view.
         version: ViewVersion,
     },
+    /// Workers come or go before this step: finish what is in progress, connect with everybody of this view, say so
+    /// ([`Participant::gathered`]) and ask again.
+    Gather(Arc<View>),
     /// It must not begin: the coordinator went before it said whether the change is made, and others may know.
     Doubt {
         /// The change's view.
@@ -28,6 +31,15 @@ pub enum Begin {
     Past {
         /// Begin this one, or a later one.
         next: u64,
+    },
+    /// The job goes on without this worker.
+    Removed,
+    /// The job does not go on: too few workers are left.
+    Dissolved {
+        /// So many.
+        left: usize,
+        /// So many were wanted.
+        needed: usize,
     },
 }
 
@@ -45,7 +57,8 @@ pub enum CannotPropose {
 pub enum Heard {
     /// Nothing that anybody waits for.
     Nothing,
-    /// Whether a change comes: a step that waited may be asked for again.
+    /// Something that somebody may wait for: a step may be asked for again, and [`Participant::succeed`],
+    /// [`Participant::gathering`] and [`Participant::is_dismissed`] may have an answer.
     Outcome,
     /// What became of this worker's proposal.
     Decision {
@@ -59,6 +72,7 @@ pub enum Heard {
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct Participant {
+    me: WorkerId,
     /// In force.
     view: Arc<View>,
     /// The first step that has not begun.
@@ -67,9 +81,30 @@ pub struct Participant {
     ballot: Ballot,
     /// At most one: the registrar prepares the next when this one is in force or has come to nothing.
     pending: Option<Pending>,
+    /// In force as soon as nothing that was entered before is in the way; only the latest counts.
+    successor: Option<Arc<View>>,
+    /// Workers of the view that begin no step from this one on. At most one entry for each.
+    finished: Vec<(WorkerId, u64)>,
+    /// The latest step that was asked for in spite of them.
+    onward: Option<u64>,
+    fate: Fate,
     connected: bool,
     proposals: u64,
     undecided: Option<u64>,
+}
+
+/// How far a worker's part in the job has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Working,
+    /// It begins no further step, and stays for the others.
+    Finished,
+    Dismissed,
+    Removed,
+    Dissolved {
+        left: usize,
+        needed: usize,
+    },
 }
 
 #[derive(Debug)]
@@ -77,21 +112,48 @@ struct Pending {
     ballot: Ballot,
     step: u64,
     view: Arc<View>,
-    committed: bool,
+    of_members: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Promised,
+    Committed,
+    /// We have said that we have gathered.
+    Gathered,
+    /// All have.
+    Entered,
 }
 
 impl Participant {
-    /// A worker that has begun no step, with this view in force.
-    pub fn new(view: Arc<View>) -> Participant {
+    /// The worker `me`, which has begun no step, with this view in force.
+    pub fn new(me: WorkerId, view: Arc<View>) -> Participant {
         Participant {
+            me,
             view,
             next: 0,
             ballot: Ballot::default(),
             pending: None,
+            successor: None,
+            finished: Vec::new(),
+            onward: None,
+            fate: Fate::Working,
             connected: true,
             proposals: 0,
             undecided: None,
         }
+    }
+
+    /// A worker that asked to join `job`, whose workers it does not know: it is in no view before it is invited.
+    pub fn newcomer(me: WorkerId, job: View) -> Participant {
+        let nobody = View { workers: Vec::new(), version: ViewVersion(0), ..job };
+        Participant::new(me, Arc::new(nobody))
+    }
+
+    /// Who it is.
+    pub fn me(&self) -> WorkerId {
+        self.me
     }
 
     /// The view in force.
@@ -109,30 +171,79 @@ impl Participant {
         self.connected
     }
 
+    /// Whether nobody needs this worker any more.
+    pub fn is_dismissed(&self) -> bool {
+        !matches!(self.fate, Fate::Working | Fate::Finished)
+    }
+
+    /// Whether the job goes on without this worker.
+    pub fn is_removed(&self) -> bool {
+        self.fate == Fate::Removed
+    }
+
+    /// The view that workers gather for: connect with everybody in it. Known as soon as it is agreed that there is one.
+    pub fn gathering(&self) -> Option<(Ballot, u64, &Arc<View>)> {
+        let agreed = |it: &&Pending| it.of_members && it.stage >= Stage::Committed;
+        self.pending.as_ref().filter(agreed).map(|it| (it.ballot, it.step, &it.view))
+    }
+
     /// Begin a step, if nothing speaks against it. Steps go forward and may be left out.
     pub fn begin(&mut self, step: u64, out: &mut Vec<ToRegistrar>) -> Begin {
-        if step < self.next || !super::is_step(step) {
+        match self.fate {
+            Fate::Working => {}
+            Fate::Dissolved { left, needed } => return Begin::Dissolved { left, needed },
+            Fate::Finished | Fate::Dismissed | Fate::Removed => return Begin::Removed,
+        }
+        if step < self.next || !is_step(step) {
             return Begin::Past { next: self.next };
         }
+        let version = ViewVersion(self.view.version.0 + 1);
         let due = match &self.pending {
             Some(pending) if pending.step <= step => pending,
+            _ if self.successor.is_some() || self.view.size() == 0 => {
+                return Begin::Wait { version };
+            }
+            _ if self.goes_beyond_others(step) => {
+                self.ask_onward(step, out);
+                return Begin::Wait { version };
+            }
             _ => {
                 self.next = step + 1;
                 return Begin::Same;
             }
         };
         let version = due.view.version;
-        match (due.committed, self.connected) {
-            (false, true) => Begin::Wait { version },
-            (false, false) => Begin::Doubt { version, step: due.step },
-            (true, _) => {
-                self.view = due.view.clone();
-                self.pending = None;
-                self.next = step + 1;
-                out.push(ToRegistrar::InForce { version, next: self.next });
-                Begin::Enter(self.view.clone())
+        match (due.stage, due.of_members) {
+            (Stage::Promised, _) if !self.connected && self.is_fixed() => {
+                Begin::Doubt { version, step: due.step }
             }
+            (Stage::Promised | Stage::Gathered, _) => Begin::Wait { version },
+            (Stage::Committed, true) => Begin::Gather(due.view.clone()),
+            (Stage::Committed, false) | (Stage::Entered, _) => self.enter(step, out),
         }
+    }
+
+    /// All of what was in progress here is done, and this worker is connected with everybody of the view to come.
+    pub fn gathered(&mut self, out: &mut Vec<ToRegistrar>) {
+        let next = self.next;
+        if let Some(pending) = &mut self.pending
+            && pending.of_members
+            && pending.stage == Stage::Committed
+        {
+            pending.stage = Stage::Gathered;
+            out.push(ToRegistrar::Gathered { ballot: pending.ballot, next });
+        }
+    }
+
+    /// The view that is in force from now on, in the middle of whatever step, because others are gone; if there is one.
+    pub fn succeed(&mut self, out: &mut Vec<ToRegistrar>) -> Option<Arc<View>> {
+        // What all have entered comes first: its step has to begin.
+        if self.pending.as_ref().is_some_and(|pending| pending.stage == Stage::Entered) {
+            return None;
+        }
+        let view = self.successor.take()?;
+        self.put_in_force(view.clone(), out);
+        Some(view)
     }
 
     /// Propose that the next view has this change; the number of the proposal.
@@ -154,6 +265,11 @@ impl Participant {
         Ok(proposal)
     }
 
+    /// Contact with another worker is lost: the registrar decides what that means.
+    pub fn lost(&self, worker: WorkerId, out: &mut Vec<ToRegistrar>) {
+        out.push(ToRegistrar::Lost { worker, version: self.view.version, next: self.next });
+    }
+
     /// The registrar said something.
     pub fn hear(&mut self, message: ToParticipant, out: &mut Vec<ToRegistrar>) -> Heard {
         match message {
@@ -171,16 +287,15 @@ impl Participant {
                 // The ballot before, if one was promised, has come to nothing.
                 Heard::Outcome
             }
-            ToParticipant::Commit { ballot } => match &mut self.pending {
-                Some(pending) if pending.ballot == ballot => {
-                    pending.committed = true;
-                    Heard::Outcome
-                }
-                _ => Heard::Nothing,
-            },
+            ToParticipant::Commit { ballot } => self.advance(ballot, Stage::Committed),
+            ToParticipant::Enter { ballot } => self.advance(ballot, Stage::Entered),
             ToParticipant::Abort { ballot } => {
-                let ended = self.pending.take_if(|it| it.ballot == ballot && !it.committed);
-                ended.map_or(Heard::Nothing, |_| Heard::Outcome)
+                let undone = |it: &mut Pending| {
+                    it.ballot == ballot
+                        && (it.stage < Stage::Committed
+                            || it.of_members && it.stage < Stage::Entered)
+                };
+                self.pending.take_if(undone).map_or(Heard::Nothing, |_| Heard::Outcome)
             }
             ToParticipant::Decided { proposal, outcome } => {
                 match self.undecided.take_if(|number| *number == proposal) {
@@ -188,17 +303,145 @@ impl Participant {
                     None => Heard::Nothing,
                 }
             }
+            ToParticipant::Invite { ballot, step, view } => {
+                if self.view.size() > 0 || ballot <= self.ballot || view.rank_of(self.me).is_none()
+                {
+                    return Heard::Nothing;
+                }
+                self.ballot = ballot;
+                self.next = step;
+                let (view, stage) = (Arc::new(view), Stage::Committed);
+                self.pending = Some(Pending { ballot, step, view, of_members: true, stage });
+                Heard::Outcome
+            }
+            ToParticipant::Without { view } => self.go_on_in(view, out),
+            ToParticipant::Latest { view } => self.catch_up(view, out),
+            ToParticipant::Finished { worker, step } => {
+                self.finished.retain(|(other, _)| *other != worker);
+                if self.view.rank_of(worker).is_some() || self.pending.is_some() {
+                    self.finished.push((worker, step));
+                }
+                if self.next > step && self.fate == Fate::Working {
+                    self.ask_onward(self.next - 1, out);
+                }
+                Heard::Nothing
+            }
+            ToParticipant::Dismissed => {
+                if self.fate == Fate::Finished {
+                    self.fate = Fate::Dismissed;
+                }
+                Heard::Outcome
+            }
+            ToParticipant::Dissolved { left, needed } => {
+                self.fate = Fate::Dissolved { left, needed };
+                Heard::Outcome
+            }
         }
     }
 
-    /// What to say before leaving: no further step is begun.
-    pub fn leave(&self) -> ToRegistrar {
+    /// No further step is begun: what to say. In an elastic job the worker stays until it
+    /// [is dismissed](Participant::is_dismissed), for others may need what it has.
+    pub fn leave(&mut self) -> ToRegistrar {
+        if self.fate == Fate::Working {
+            self.fate = Fate::Finished;
+        }
         ToRegistrar::Leave { next: self.next }
     }
 
-    /// The registrar is gone, for good. A proposal that is undecided stays so.
+    /// The registrar is gone. A proposal that is undecided stays so.
     pub fn disconnect(&mut self) {
         self.connected = false;
+        self.undecided = None;
+    }
+
+    /// There is a registrar again, perhaps another one: it says where things stand.
+    pub fn reconnect(&mut self, out: &mut Vec<ToRegistrar>) {
+        self.connected = true;
+        let finished = self.fate == Fate::Finished;
+        let version = self.successor.as_ref().unwrap_or(&self.view).version;
+        out.push(ToRegistrar::Resume { version, finished, next: self.next });
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.view.membership == Membership::Fixed
+    }
+
+    fn goes_beyond_others(&self, step: u64) -> bool {
+        let ends = |(worker, first): &(WorkerId, u64)| {
+            *first <= step && self.view.rank_of(*worker).is_some()
+        };
+        self.finished.iter().any(ends)
+    }
+
+    fn ask_onward(&mut self, step: u64, out: &mut Vec<ToRegistrar>) {
+        if self.onward.is_none_or(|asked| asked < step) {
+            self.onward = Some(step);
+            out.push(ToRegistrar::Onward { step, next: self.next });
+        }
+    }
+
+    fn enter(&mut self, step: u64, out: &mut Vec<ToRegistrar>) -> Begin {
+        let Some(Pending { view, .. }) = self.pending.take() else {
+            return Begin::Wait { version: self.view.version };
+        };
+        self.next = step + 1;
+        self.put_in_force(view.clone(), out);
+        if self.fate == Fate::Removed { Begin::Removed } else { Begin::Enter(view) }
+    }
+
+    fn put_in_force(&mut self, view: Arc<View>, out: &mut Vec<ToRegistrar>) {
+        self.view = view;
+        self.finished.retain(|(worker, _)| self.view.rank_of(*worker).is_some());
+        self.onward = None;
+        if self.view.rank_of(self.me).is_none() {
+            self.fate = Fate::Removed;
+            return;
+        }
+        out.push(ToRegistrar::InForce { version: self.view.version, next: self.next });
+    }
+
+    fn advance(&mut self, ballot: Ballot, to: Stage) -> Heard {
+        match &mut self.pending {
+            Some(pending) if pending.ballot == ballot && pending.stage < to => {
+                pending.stage = to;
+                Heard::Outcome
+            }
+            _ => Heard::Nothing,
+        }
+    }
+
+    /// The registrar has decided on a view without somebody.
+    fn go_on_in(&mut self, view: View, out: &mut Vec<ToRegistrar>) -> Heard {
+        let newest = self.successor.as_ref().unwrap_or(&self.view).version;
+        if view.version <= newest {
+            return Heard::Nothing;
+        }
+        // What was prepared or gathered for is over; what all have entered is not.
+        self.pending.take_if(|pending| pending.stage < Stage::Entered);
+        if view.rank_of(self.me).is_none() {
+            // Nothing can be asked of this worker any more, so nothing is in the way.
+            self.pending = None;
+            self.put_in_force(Arc::new(view), out);
+        } else if self.view.size() > 0 || self.pending.is_some() {
+            self.successor = Some(Arc::new(view));
+        }
+        Heard::Outcome
+    }
+
+    /// A registrar that may remember less than the one before says which view is the latest.
+    fn catch_up(&mut self, view: View, out: &mut Vec<ToRegistrar>) -> Heard {
+        match &mut self.pending {
+            Some(pending) if *pending.view == view => {
+                // It was decided, and written down, before anybody was told.
+                pending.stage = if pending.of_members { Stage::Entered } else { Stage::Committed };
+                Heard::Outcome
+            }
+            _ if view.version > self.view.version => self.go_on_in(view, out),
+            _ => {
+                self.pending.take_if(|pending| pending.stage < Stage::Entered);
+                Heard::Outcome
+            }
+        }
     }
 
     /// Whether to promise.
@@ -210,7 +453,9 @@ impl Participant {
         change: &Change,
     ) -> bool {
         // A registrar prepares nothing while an agreed view is not in force everywhere.
-        if self.pending.as_ref().is_some_and(|pending| pending.committed) {
+        if self.pending.as_ref().is_some_and(|pending| pending.stage > Stage::Promised)
+            || self.successor.is_some()
+        {
             return false;
         }
         self.pending = None;
@@ -219,7 +464,8 @@ impl Participant {
             return false;
         }
         let view = Arc::new(change.apply(&self.view));
-        self.pending = Some(Pending { ballot, step, view, committed: false });
+        let (of_members, stage) = (change.is_of_members(), Stage::Promised);
+        self.pending = Some(Pending { ballot, step, view, of_members, stage });
         true
     }
 }
@@ -240,7 +486,7 @@ mod tests {
 
     fn participant() -> (Participant, Vec<ToRegistrar>) {
         let view = Arc::new(View::local(2, Settings::default()));
-        (Participant::new(view), Vec::new())
+        (Participant::new(WorkerId(0), view), Vec::new())
     }
 
     #[test]

@@ -1,40 +1,73 @@
-//! The coordinator's side of the agreement: which proposal is being decided, who has promised, which view is the
-//! latest. It says what to send to whom, and never waits for anybody who is gone.
+//! The coordinator's side of the agreement: which change is being decided, who has promised, which view is the latest.
+//! It says what to send to whom, and never waits for anybody who is gone. Who comes and goes is in `members`.
+
+mod members;
+
+pub use members::Limits;
 
 use super::{
     ATTEMPTS, Agreed, Ballot, Change, MAXIMUM_STEP, Objection, ToParticipant, ToRegistrar,
 };
-use paceline_job::{Measured, Rank, View, ViewVersion};
-use std::collections::VecDeque;
+use members::Gathering;
+use paceline_job::{Measured, Membership, Rank, View, ViewVersion, Worker, WorkerId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A message and whom it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summons {
-    /// For this worker.
-    pub to: Rank,
+    /// For this worker, if it can be reached.
+    pub to: WorkerId,
     /// What to say.
     pub message: ToParticipant,
+}
+
+/// What a registrar must not forget. Write it down whenever it has changed, before anything is said: a registrar that is
+/// [restored](Registrar::restore) from it contradicts nothing that anybody heard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Minutes {
+    /// The latest view that is decided.
+    pub view: View,
+    /// From this step on it is in force.
+    pub since: u64,
+    /// Its workers are together since that view.
+    pub together: ViewVersion,
+    /// Counts registrars, so that ballots of two are never equal.
+    pub term: u32,
+    /// The next newcomer gets this name.
+    pub next_id: u64,
 }
 
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct Registrar {
-    /// The latest that is agreed.
+    /// The latest that is decided.
     view: View,
     /// From this step on it is in force; a next one must be later.
     since: u64,
+    /// The view since which its workers are together.
+    together: ViewVersion,
     /// Whether what the links cost is part of the view, or nobody is going to say.
     ready: bool,
-    /// By rank; none for workers that are gone.
-    workers: Vec<Option<Standing>>,
-    /// The first that was lost: it may begin any step under the view it has, so there can be no other.
+    /// Workers of the view that are not gone.
+    workers: BTreeMap<WorkerId, Standing>,
+    /// In a fixed job, the first that was lost: it may begin any step under the view it has, so there can be no other.
     lost: Option<Rank>,
     /// The first step that no worker that left had begun.
     left: u64,
     /// At most one for each worker, in the order they came.
     waiting: VecDeque<Proposal>,
+    /// Workers that want to join, in the order they came.
+    newcomers: Vec<Worker>,
+    limits: Limits,
     attempt: Option<Attempt>,
+    gathering: Option<Gathering>,
+    /// Too few are left.
+    dissolved: bool,
     ballot: Ballot,
+    term: u32,
+    next_id: u64,
 }
 
 /// How far a worker is.
@@ -45,14 +78,30 @@ struct Standing {
     in_force: ViewVersion,
     /// The number of its latest proposal.
     proposal: u64,
+    /// Whether it has been heard of since this registrar began.
+    present: bool,
+    /// Whether it begins no further step.
+    finished: bool,
+}
+
+impl Standing {
+    fn new(next: u64, in_force: ViewVersion) -> Standing {
+        Standing { next, in_force, proposal: 0, present: true, finished: false }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Proposal {
-    by: Rank,
-    number: u64,
+    /// Who made it and what it calls it; none for newcomers' wish to join.
+    by: Option<(WorkerId, u64)>,
     after: ViewVersion,
     change: Change,
+}
+
+impl Proposal {
+    fn is_by(&self, worker: WorkerId) -> bool {
+        self.by.is_some_and(|(by, _)| by == worker)
+    }
 }
 
 #[derive(Debug)]
@@ -63,28 +112,59 @@ struct Attempt {
     step: u64,
     count: u32,
     /// Who has not answered.
-    awaited: Vec<Rank>,
+    awaited: Vec<WorkerId>,
 }
 
 impl Registrar {
     /// For the workers of the first view. `measuring`: whether they are about to measure their links, which makes the
     /// second view; nothing is agreed before [`Registrar::measured`] is told.
     pub fn new(view: View, measuring: bool) -> Registrar {
-        let standing = Standing { next: 0, in_force: view.version, proposal: 0 };
+        let next_id = view.ids().map(|id| id.0 + 1).max().unwrap_or(0);
+        let together = view.version;
+        let minutes = Minutes { view, since: 0, together, term: 0, next_id };
+        let mut registrar = Registrar::restore(minutes, Limits::default());
+        registrar.ready = !measuring;
+        registrar.workers.values_mut().for_each(|standing| standing.present = true);
+        registrar
+    }
+
+    /// The one that follows another of which only this is known. Nothing is agreed before all workers are connected
+    /// again or [known to be gone](Registrar::absent).
+    pub fn restore(minutes: Minutes, limits: Limits) -> Registrar {
+        let Minutes { view, since, together, term, next_id } = minutes;
+        let standing = Standing { present: false, ..Standing::new(0, view.version) };
         Registrar {
-            workers: vec![Some(standing); view.size()],
+            workers: view.ids().map(|id| (id, standing)).collect(),
             lost: None,
             left: 0,
-            since: 0,
-            ready: !measuring,
+            since,
+            together,
+            ready: true,
             waiting: VecDeque::new(),
+            newcomers: Vec::new(),
+            limits,
             attempt: None,
-            ballot: Ballot::default(),
+            gathering: None,
+            dissolved: false,
+            ballot: Ballot(u64::from(term + 1) << 32),
+            term: term + 1,
+            next_id,
             view,
         }
     }
 
-    /// The latest view that is agreed.
+    /// What must not be forgotten.
+    pub fn minutes(&self) -> Minutes {
+        Minutes {
+            view: self.view.clone(),
+            since: self.since,
+            together: self.together,
+            term: self.term,
+            next_id: self.next_id,
+        }
+    }
+
+    /// The latest view that is decided.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -95,7 +175,7 @@ impl Registrar {
         let due = !std::mem::replace(&mut self.ready, true);
         if due {
             self.view = self.view.with_measured(measured);
-            for standing in self.workers.iter_mut().flatten() {
+            for standing in self.workers.values_mut() {
                 standing.in_force = self.view.version;
             }
             self.take_next(out);
@@ -104,22 +184,22 @@ impl Registrar {
     }
 
     /// A worker said something.
-    pub fn hear(&mut self, from: Rank, message: ToRegistrar, out: &mut Vec<Summons>) {
-        let Some(Some(standing)) = self.workers.get_mut(from.index()) else { return };
-        let (ToRegistrar::Propose { next, .. }
-        | ToRegistrar::Promise { next, .. }
-        | ToRegistrar::Refuse { next, .. }
-        | ToRegistrar::InForce { next, .. }
-        | ToRegistrar::Leave { next }) = message;
-        standing.next = standing.next.max(next.min(MAXIMUM_STEP));
+    pub fn hear(&mut self, from: WorkerId, message: ToRegistrar, out: &mut Vec<Summons>) {
+        if let ToRegistrar::Gathered { ballot, .. } = message {
+            return self.gathered(from, ballot, out);
+        }
+        let Some(standing) = self.workers.get_mut(&from) else { return };
+        standing.next = standing.next.max(message.next().min(MAXIMUM_STEP));
         match message {
             // One that comes a second time was answered the first time.
             ToRegistrar::Propose { proposal, .. } if proposal <= standing.proposal => {}
             ToRegistrar::Propose { proposal: number, after, change, .. } => {
                 standing.proposal = number;
-                let proposal = Proposal { by: from, number, after, change };
+                let proposal = Proposal { by: Some((from, number)), after, change };
                 let deciding = self.attempt.as_ref().map(|attempt| &attempt.proposal);
-                if self.waiting.iter().chain(deciding).any(|other| other.by == from) {
+                let gathering = self.gathering.as_ref().map(|gathering| &gathering.proposal);
+                let mut open = self.waiting.iter().chain(deciding).chain(gathering);
+                if open.any(|other| other.is_by(from)) {
                     return self.decide(&proposal, Err(Objection::Undecided), out);
                 }
                 self.waiting.push_back(proposal);
@@ -127,7 +207,7 @@ impl Registrar {
             }
             ToRegistrar::Promise { ballot, .. } => {
                 if let Some(attempt) = self.attempt.as_mut().filter(|it| it.ballot == ballot) {
-                    attempt.awaited.retain(|rank| *rank != from);
+                    attempt.awaited.retain(|id| *id != from);
                     self.commit_if_promised(out);
                 }
             }
@@ -144,18 +224,32 @@ impl Registrar {
             }
             ToRegistrar::Leave { .. } => {
                 let next = standing.next;
-                self.leave(from, next, out);
+                match self.view.membership {
+                    Membership::Fixed => self.leave(from, next, out),
+                    Membership::Elastic => self.finished(from, out),
+                }
             }
+            ToRegistrar::Lost { worker, version, .. } => self.accused(from, worker, version, out),
+            ToRegistrar::Onward { step, .. } => self.go_beyond(step, out),
+            ToRegistrar::Resume { version, finished, .. } => {
+                self.resumed(from, version, finished, out);
+            }
+            ToRegistrar::Gathered { .. } => {}
         }
     }
 
-    /// A worker's connection is gone. If it had not said that it leaves, it may live and begin any step under the view it
-    /// has: then all keep the view that they have in common with it.
-    pub fn gone(&mut self, rank: Rank, out: &mut Vec<Summons>) {
-        if self.remove(rank).is_none() {
+    /// A worker's connection is gone. In an elastic job the others go on without it. In a fixed one, if it had not said
+    /// that it leaves, it may live and begin any step under the view it has: then all keep the view that they have in
+    /// common with it.
+    pub fn gone(&mut self, id: WorkerId, out: &mut Vec<Summons>) {
+        if self.view.membership == Membership::Elastic {
+            return self.vanished(id, out);
+        }
+        let rank = self.view.rank_of(id);
+        if self.remove(id).is_none() {
             return;
         }
-        self.lost = self.lost.or(Some(rank));
+        self.lost = self.lost.or(rank);
         if let Some(Attempt { proposal, ballot, .. }) = self.attempt.take() {
             self.tell_all(&ToParticipant::Abort { ballot }, out);
             self.waiting.push_front(proposal);
@@ -164,8 +258,8 @@ impl Registrar {
     }
 
     /// A worker will begin no further step, which is as good as a promise, unless it has gone too far already.
-    fn leave(&mut self, rank: Rank, next: u64, out: &mut Vec<Summons>) {
-        self.remove(rank);
+    fn leave(&mut self, id: WorkerId, next: u64, out: &mut Vec<Summons>) {
+        self.remove(id);
         self.left = self.left.max(next);
         match &mut self.attempt {
             Some(attempt) if attempt.step < next => {
@@ -174,7 +268,7 @@ impl Registrar {
                 }
             }
             Some(attempt) => {
-                attempt.awaited.retain(|awaited| *awaited != rank);
+                attempt.awaited.retain(|awaited| *awaited != id);
                 self.commit_if_promised(out);
             }
             None => {}
@@ -182,9 +276,9 @@ impl Registrar {
         self.take_next(out);
     }
 
-    fn remove(&mut self, rank: Rank) -> Option<Standing> {
-        self.waiting.retain(|proposal| proposal.by != rank);
-        self.workers.get_mut(rank.index())?.take()
+    fn remove(&mut self, id: WorkerId) -> Option<Standing> {
+        self.waiting.retain(|proposal| !proposal.is_by(id));
+        self.workers.remove(&id)
     }
 
     /// Look at proposals until one is worth an attempt. Bounded by those that wait.
@@ -195,16 +289,21 @@ impl Registrar {
             }
             return;
         }
-        let in_force = |standing: &Standing| standing.in_force == self.view.version;
-        if !self.ready || self.attempt.is_some() || !self.workers.iter().flatten().all(in_force) {
+        let settled = |standing: &Standing| {
+            standing.present && (standing.finished || standing.in_force == self.view.version)
+        };
+        let busy = self.attempt.is_some() || self.gathering.is_some() || self.dissolved;
+        if !self.ready || busy || !self.workers.values().all(settled) {
             return;
         }
-        while let Some(proposal) = self.waiting.pop_front() {
+        // Newcomers are asked about once: they stay, and are asked about again after the next message.
+        let mut invitation = self.invitation();
+        while let Some(proposal) = self.waiting.pop_front().or_else(|| invitation.take()) {
             let (after, by) = (proposal.after, self.view.version);
             if after != by {
                 let overtaken = Objection::Overtaken { made_for: after, by };
                 self.decide(&proposal, Err(overtaken), out);
-            } else if let Err(objection) = proposal.change.check(&self.view) {
+            } else if let Err(objection) = self.check(&proposal) {
                 self.decide(&proposal, Err(objection), out);
             } else if proposal.change.is_made(&self.view) {
                 let agreed = Agreed { version: by, step: self.since };
@@ -218,9 +317,14 @@ impl Registrar {
         }
     }
 
+    fn check(&self, proposal: &Proposal) -> Result<(), Objection> {
+        proposal.change.check(&self.view)?;
+        self.check_limits(proposal)
+    }
+
     /// A step for the attempt of this number that nobody is known to have begun, if there is one.
     fn free_step(&self, count: u32) -> Option<u64> {
-        let present = self.workers.iter().flatten().map(|standing| standing.next);
+        let present = self.workers.values().map(|standing| standing.next);
         let known = present.fold(self.left.max(self.since + 1), u64::max);
         let step = known + (1 << (count - 1));
         (count <= ATTEMPTS && step <= MAXIMUM_STEP).then_some(step)
@@ -237,7 +341,7 @@ impl Registrar {
         self.ballot.0 += 1;
         let ballot = self.ballot;
         let (version, change) = (view.version, proposal.change.clone());
-        let awaited = self.present();
+        let awaited = self.workers.keys().copied().collect();
         self.tell_all(&ToParticipant::Prepare { ballot, step, version, change }, out);
         self.attempt = Some(Attempt { proposal, view, ballot, step, count, awaited });
     }
@@ -250,14 +354,22 @@ impl Registrar {
         }
         self.tell_all(&ToParticipant::Abort { ballot }, out);
         self.decide(&proposal, Err(Objection::Outrun { attempts: count }), out);
-        self.take_next(out);
+        // Newcomers would be asked for again at once, and workers are too fast: the next message tries anew.
+        if proposal.by.is_some() {
+            self.take_next(out);
+        }
     }
 
     fn commit_if_promised(&mut self, out: &mut Vec<Summons>) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.awaited.is_empty()) else {
             return;
         };
-        let Attempt { proposal, view, ballot, step, .. } = attempt;
+        let ballot = attempt.ballot;
+        if attempt.proposal.change.is_of_members() {
+            self.tell_all(&ToParticipant::Commit { ballot }, out);
+            return self.gather(attempt, out);
+        }
+        let Attempt { proposal, view, step, .. } = attempt;
         let agreed = Agreed { version: view.version, step };
         (self.view, self.since) = (view, step);
         self.tell_all(&ToParticipant::Commit { ballot }, out);
@@ -270,19 +382,16 @@ impl Registrar {
         outcome: Result<Agreed, Objection>,
         out: &mut Vec<Summons>,
     ) {
-        if self.workers[proposal.by.index()].is_some() {
-            let message = ToParticipant::Decided { proposal: proposal.number, outcome };
-            out.push(Summons { to: proposal.by, message });
+        if let Some((to, proposal)) = proposal.by
+            && self.workers.contains_key(&to)
+        {
+            out.push(Summons { to, message: ToParticipant::Decided { proposal, outcome } });
         }
     }
 
     fn tell_all(&self, message: &ToParticipant, out: &mut Vec<Summons>) {
-        out.extend(self.present().into_iter().map(|to| Summons { to, message: message.clone() }));
-    }
-
-    fn present(&self) -> Vec<Rank> {
-        let ranks = (0..).map(Rank).zip(&self.workers);
-        ranks.filter(|(_, standing)| standing.is_some()).map(|(rank, _)| rank).collect()
+        let message = || message.clone();
+        out.extend(self.workers.keys().map(|to| Summons { to: *to, message: message() }));
     }
 }
 
@@ -313,7 +422,7 @@ mod tests {
         asked.expect("somebody was asked to prepare")
     }
 
-    fn outcomes(said: &[Summons]) -> Vec<(Rank, Result<Agreed, Objection>)> {
+    fn outcomes(said: &[Summons]) -> Vec<(WorkerId, Result<Agreed, Objection>)> {
         let decided = |summons: &Summons| match &summons.message {
             ToParticipant::Decided { outcome, .. } => Some((summons.to, outcome.clone())),
             _ => None,
@@ -321,35 +430,35 @@ mod tests {
         said.iter().filter_map(decided).collect()
     }
 
-    fn promise_all(registrar: &mut Registrar, ranks: &[u32], said: &mut Vec<Summons>) {
+    fn promise_all(registrar: &mut Registrar, ids: &[u64], said: &mut Vec<Summons>) {
         let (ballot, step) = prepared(said);
-        for rank in ranks {
-            registrar.hear(Rank(*rank), ToRegistrar::Promise { ballot, next: step - 1 }, said);
+        for id in ids {
+            registrar.hear(WorkerId(*id), ToRegistrar::Promise { ballot, next: step - 1 }, said);
         }
     }
 
     #[test]
     fn a_change_is_made_when_all_have_promised_and_not_before() {
         let (mut registrar, mut said) = registrar(3);
-        registrar.hear(Rank(1), propose(7, 1, settings(8), 10), &mut said);
+        registrar.hear(WorkerId(1), propose(7, 1, settings(8), 10), &mut said);
         assert_eq!(prepared(&said).1, 11, "one step beyond what is known to have begun");
         promise_all(&mut registrar, &[0, 2, 0], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(1));
         promise_all(&mut registrar, &[1], &mut said);
         assert_eq!(registrar.view().settings, settings(8));
         let agreed = Agreed { version: ViewVersion(2), step: 11 };
-        assert_eq!(outcomes(&said), [(Rank(1), Ok(agreed))]);
+        assert_eq!(outcomes(&said), [(WorkerId(1), Ok(agreed))]);
     }
 
     #[test]
     fn a_refusal_leads_to_a_later_step_at_a_greater_distance_until_it_is_enough() {
         let (mut registrar, mut said) = registrar(2);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         let mut last = prepared(&said).1;
         for count in 2..=u64::from(ATTEMPTS) {
             let (ballot, step) = prepared(&said);
             let next = step + 5;
-            registrar.hear(Rank(1), ToRegistrar::Refuse { ballot, next }, &mut said);
+            registrar.hear(WorkerId(1), ToRegistrar::Refuse { ballot, next }, &mut said);
             let (_, step) = prepared(&said);
             assert_eq!(step, next + (1 << (count - 1)));
             assert!(step > last);
@@ -357,73 +466,75 @@ mod tests {
         }
         let (ballot, step) = prepared(&said);
         said.clear();
-        registrar.hear(Rank(1), ToRegistrar::Refuse { ballot, next: step + 1 }, &mut said);
-        assert!(said.contains(&Summons { to: Rank(1), message: ToParticipant::Abort { ballot } }));
+        registrar.hear(WorkerId(1), ToRegistrar::Refuse { ballot, next: step + 1 }, &mut said);
+        assert!(
+            said.contains(&Summons { to: WorkerId(1), message: ToParticipant::Abort { ballot } })
+        );
         let outrun = Objection::Outrun { attempts: ATTEMPTS };
-        assert_eq!(outcomes(&said), [(Rank(0), Err(outrun))]);
+        assert_eq!(outcomes(&said), [(WorkerId(0), Err(outrun))]);
         assert_eq!(registrar.view().version, ViewVersion(1));
     }
 
     #[test]
     fn of_two_proposals_for_one_view_the_later_is_told_that_it_lost() {
         let (mut registrar, mut said) = registrar(2);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
-        registrar.hear(Rank(1), propose(1, 1, settings(9), 0), &mut said);
-        registrar.hear(Rank(1), propose(2, 1, settings(10), 0), &mut said);
-        assert_eq!(outcomes(&said), [(Rank(1), Err(Objection::Undecided))]);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(1), propose(1, 1, settings(9), 0), &mut said);
+        registrar.hear(WorkerId(1), propose(2, 1, settings(10), 0), &mut said);
+        assert_eq!(outcomes(&said), [(WorkerId(1), Err(Objection::Undecided))]);
         promise_all(&mut registrar, &[0, 1], &mut said);
         // It is looked at when the view before is in force everywhere.
         assert_eq!(outcomes(&said).len(), 2);
-        for rank in [0, 1].map(Rank) {
+        for rank in [0, 1].map(WorkerId) {
             let in_force = ToRegistrar::InForce { version: ViewVersion(2), next: 9 };
             registrar.hear(rank, in_force, &mut said);
         }
         let overtaken = Objection::Overtaken { made_for: ViewVersion(1), by: ViewVersion(2) };
-        assert_eq!(outcomes(&said)[2], (Rank(1), Err(overtaken)));
+        assert_eq!(outcomes(&said)[2], (WorkerId(1), Err(overtaken)));
         assert_eq!(registrar.view().settings, settings(8));
     }
 
     #[test]
     fn after_a_worker_was_lost_nothing_changes_and_proposers_hear_why() {
         let (mut registrar, mut said) = registrar(3);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
-        registrar.hear(Rank(1), propose(1, 1, settings(9), 0), &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(1), propose(1, 1, settings(9), 0), &mut said);
         promise_all(&mut registrar, &[0, 1], &mut said);
         let (ballot, _) = prepared(&said);
         said.clear();
-        registrar.gone(Rank(2), &mut said);
+        registrar.gone(WorkerId(2), &mut said);
         let lost = Err(Objection::WorkerLost { worker: Rank(2) });
-        assert_eq!(outcomes(&said), [(Rank(0), lost.clone()), (Rank(1), lost.clone())]);
-        for to in [0, 1].map(Rank) {
+        assert_eq!(outcomes(&said), [(WorkerId(0), lost.clone()), (WorkerId(1), lost.clone())]);
+        for to in [0, 1].map(WorkerId) {
             assert!(said.contains(&Summons { to, message: ToParticipant::Abort { ballot } }));
         }
         said.clear();
-        registrar.hear(Rank(1), propose(2, 1, settings(9), 0), &mut said);
-        assert_eq!(outcomes(&said), [(Rank(1), lost)]);
+        registrar.hear(WorkerId(1), propose(2, 1, settings(9), 0), &mut said);
+        assert_eq!(outcomes(&said), [(WorkerId(1), lost)]);
         assert_eq!(registrar.view().version, ViewVersion(1));
     }
 
     #[test]
     fn nobody_waits_for_a_worker_that_left() {
         let (mut registrar, mut said) = registrar(3);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         promise_all(&mut registrar, &[0, 1], &mut said);
-        registrar.hear(Rank(2), ToRegistrar::Leave { next: 1 }, &mut said);
-        registrar.gone(Rank(2), &mut said);
+        registrar.hear(WorkerId(2), ToRegistrar::Leave { next: 1 }, &mut said);
+        registrar.gone(WorkerId(2), &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
-        assert!(!said.iter().any(|summons| summons.to == Rank(2)
+        assert!(!said.iter().any(|summons| summons.to == WorkerId(2)
             && matches!(summons.message, ToParticipant::Commit { .. })));
         // Nor for its proposal, nor until it puts a view in force.
         registrar.hear(
-            Rank(0),
+            WorkerId(0),
             ToRegistrar::InForce { version: ViewVersion(2), next: 5 },
             &mut said,
         );
-        registrar.hear(Rank(1), propose(1, 2, settings(9), 5), &mut said);
-        registrar.hear(Rank(0), ToRegistrar::Leave { next: 50 }, &mut said);
-        registrar.gone(Rank(0), &mut said);
+        registrar.hear(WorkerId(1), propose(1, 2, settings(9), 5), &mut said);
+        registrar.hear(WorkerId(0), ToRegistrar::Leave { next: 50 }, &mut said);
+        registrar.gone(WorkerId(0), &mut said);
         registrar.hear(
-            Rank(1),
+            WorkerId(1),
             ToRegistrar::InForce { version: ViewVersion(2), next: 6 },
             &mut said,
         );
@@ -435,8 +546,8 @@ mod tests {
     #[test]
     fn a_worker_that_leaves_beyond_the_step_has_as_good_as_refused_it() {
         let (mut registrar, mut said) = registrar(2);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
-        registrar.hear(Rank(1), ToRegistrar::Leave { next: 30 }, &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(1), ToRegistrar::Leave { next: 30 }, &mut said);
         assert_eq!(prepared(&said).1, 32);
         promise_all(&mut registrar, &[0], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
@@ -445,13 +556,13 @@ mod tests {
     #[test]
     fn answers_to_an_earlier_ballot_and_repeated_proposals_count_for_nothing() {
         let (mut registrar, mut said) = registrar(2);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         let (old, step) = prepared(&said);
-        registrar.hear(Rank(0), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
-        registrar.hear(Rank(1), ToRegistrar::Refuse { ballot: old, next: step + 1 }, &mut said);
-        registrar.hear(Rank(1), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
-        registrar.hear(Rank(0), ToRegistrar::Refuse { ballot: old, next: 0 }, &mut said);
-        registrar.hear(Rank(0), propose(1, 1, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(0), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
+        registrar.hear(WorkerId(1), ToRegistrar::Refuse { ballot: old, next: step + 1 }, &mut said);
+        registrar.hear(WorkerId(1), ToRegistrar::Promise { ballot: old, next: 0 }, &mut said);
+        registrar.hear(WorkerId(0), ToRegistrar::Refuse { ballot: old, next: 0 }, &mut said);
+        registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         assert_eq!(registrar.view().version, ViewVersion(1));
         assert_eq!(outcomes(&said), []);
         promise_all(&mut registrar, &[1, 0], &mut said);
@@ -474,22 +585,22 @@ mod tests {
         ];
         for (number, (settings, words)) in (1..).zip(refused) {
             said.clear();
-            registrar.hear(Rank(0), propose(number, 1, settings, 0), &mut said);
-            let [(Rank(0), Err(objection))] = &outcomes(&said)[..] else { panic!("{said:?}") };
+            registrar.hear(WorkerId(0), propose(number, 1, settings, 0), &mut said);
+            let [(WorkerId(0), Err(objection))] = &outcomes(&said)[..] else { panic!("{said:?}") };
             assert!(objection.to_string().contains(words), "{objection}");
         }
         // What is so already needs no agreement.
         said.clear();
-        registrar.hear(Rank(0), propose(9, 1, Settings::default(), 0), &mut said);
+        registrar.hear(WorkerId(0), propose(9, 1, Settings::default(), 0), &mut said);
         let agreed = Agreed { version: ViewVersion(1), step: 0 };
-        assert_eq!(outcomes(&said), [(Rank(0), Ok(agreed))]);
+        assert_eq!(outcomes(&said), [(WorkerId(0), Ok(agreed))]);
     }
 
     #[test]
     fn proposals_wait_until_links_are_measured() {
         let mut registrar = Registrar::new(View::local(2, Settings::default()), true);
         let mut said = Vec::new();
-        registrar.hear(Rank(1), propose(1, 2, settings(8), 0), &mut said);
+        registrar.hear(WorkerId(1), propose(1, 2, settings(8), 0), &mut said);
         assert_eq!(said, []);
         assert!(registrar.measured(Measured::default(), &mut said));
         assert!(!registrar.measured(Measured::default(), &mut said), "once");

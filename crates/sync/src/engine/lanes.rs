@@ -125,7 +125,9 @@ impl Engine {
     ) {
         let chunk = self.chunks.get_mut(key).expect("a lane that runs has its chunk");
         let op = self.ops[chunk.op.0 as usize].as_ref().expect("a chunk has its operation");
-        if op.site.hosts[from as usize] != op.site.hosts[op.site.me as usize] {
+        let local = op.site.hosts[from as usize] == op.site.hosts[op.site.me as usize];
+        // In an elastic view nobody else writes the output: it must be known at any time what is final.
+        if !local || !op.view.membership.is_fixed() {
             return;
         }
         let lane = &mut chunk.lanes[lane_index as usize];

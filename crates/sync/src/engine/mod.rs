@@ -3,7 +3,7 @@
 //! Events go in, actions come out ([`crate::event`]); time is an argument. It owns no memory of
 //! tensors, no socket, no clock and no thread, so that the same object runs a real worker and a
 //! worker in virtual time. The rooms: `lanes` runs programs, `receive` decides where arriving bytes
-//! go, `control` answers frames without any, `outgoing` decides whether departing ones may go, `departure` deals with workers that are gone,
+//! go, `control` answers frames without any, `outgoing` decides whether departing ones may go, `departure` deals with workers that are gone, `finals` says what is final already,
 //! `stall` watches for lack of progress.
 //!
 //! Bounds: scratch that waits for its turn is at most one message per receive instruction of the
@@ -13,6 +13,7 @@
 mod chunk;
 mod control;
 mod departure;
+mod finals;
 mod lanes;
 mod outgoing;
 mod peers;

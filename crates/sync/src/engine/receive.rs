@@ -9,7 +9,7 @@ use super::{
 use crate::{
     event::{Action, BufId, OpError, OpId, Placement},
     frame::{Header, Kind, OpKey, TensorUse},
-    program::Slot,
+    program::{Dest, Slot},
     slab::Key,
 };
 use paceline_job::{Rank, Time, ViewVersion};
@@ -88,7 +88,9 @@ impl Engine {
             receive_at(&*running.program, lane_index, pc).expect("admitted as a receive");
         let its_turn = lane.pc == pc && lane.state == LaneState::Idle;
         let gated = self.must_wait_for_delivery(chunk, lane_index, into);
-        if !its_turn || gated {
+        // A message that breaks off must not leave half of a final value behind where workers go on without its sender.
+        let whole = matches!(into, Dest::Out(_)) && !self.view.membership.is_fixed();
+        if !its_turn || gated || whole {
             let buf = self.bufs.take(bytes);
             self.op(id).in_hand += 1;
             let running = self.chunks.get_mut(chunk).expect("as above");

@@ -1,0 +1,625 @@
+//! One worker of a run of membership: its participant, its keeper, the engine of the view in force, its memory, and a
+//! program that trains. What a driver does in real time is done here at once, or later by the run's lot.
+
+use super::{Conditions, Ledger, ledger::contribution, memory::Memory};
+use crate::random::Random;
+use paceline_job::{Dtype, Rank, ReduceOp, Time, View, ViewVersion, WorkerId};
+use paceline_sync::{
+    agreement::{Begin, Change, Participant, ToParticipant, ToRegistrar},
+    collective::Collective,
+    engine::Engine,
+    event::{Action, Event, OpId, Payload, Post},
+    frame::{Header, Kind},
+    recovery::{Keeper, Order, Ticket},
+    slab::Key,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// A frame between two workers of one view.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    /// The view that joined the two.
+    era: ViewVersion,
+    from: Rank,
+    header: Header,
+    payload: Vec<u8>,
+}
+
+/// What happens to a worker.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Its computation has come to its end.
+    Go,
+    Frame(Box<Envelope>),
+    /// What it sent in that view has left.
+    Delivered(ViewVersion, Key),
+    /// What came in that view is in its place.
+    Arrived(ViewVersion, Key),
+    /// Another worker cannot be reached.
+    Lost(WorkerId),
+}
+
+/// Where the program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Wants to join.
+    Knocking,
+    /// Wants to begin the step.
+    Beginning,
+    /// Hands over or gets the state, from the so-manieth worker that may have it.
+    Sharing(usize),
+    /// Has the tensors before this one posted.
+    Computing(usize),
+    /// Waits for all tensors of the step.
+    Awaiting,
+    /// Is done with all steps, and waits for the others.
+    Leaving,
+    Over,
+}
+
+/// What a ticket stands for.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    Tensor(u64, usize),
+    State,
+}
+
+pub(super) struct Actor {
+    id: WorkerId,
+    participant: Participant,
+    keeper: Keeper,
+    engine: Option<Engine>,
+    /// In force since the engine began.
+    era: Arc<View>,
+    memory: Memory,
+    /// A worker of the era is lost: the engine has stopped.
+    frozen: bool,
+    /// Workers that cannot be reached.
+    unreachable: BTreeSet<WorkerId>,
+    /// Frames of eras to come.
+    early: Vec<Envelope>,
+    said: Vec<ToRegistrar>,
+    sent: Vec<(WorkerId, Envelope)>,
+    laters: Vec<(u64, Told)>,
+    orders: Vec<Order>,
+    doing: Doing,
+    /// The program computes.
+    busy: bool,
+    step: u64,
+    parameters: Vec<Vec<i64>>,
+    /// By tensor: steps that are part of it.
+    applied: Vec<u64>,
+    has_state: bool,
+    uses: BTreeMap<Ticket, Use>,
+    tickets: u64,
+    slowness: u64,
+    conditions: Conditions,
+    /// The first step of one that joined.
+    pub(super) joined_at: Option<u64>,
+    now: Time,
+}
+
+impl Actor {
+    pub(super) fn new(
+        id: WorkerId,
+        view: Arc<View>,
+        conditions: Conditions,
+        random: &mut Random,
+    ) -> Actor {
+        let engine = engine(id, &view);
+        let parameters = conditions.tensors.iter().map(|len| vec![7; *len]).collect();
+        Actor {
+            id,
+            participant: Participant::new(id, view.clone()),
+            keeper: Keeper::new(id, view.clone()),
+            engine: Some(engine),
+            era: view,
+            memory: Memory::default(),
+            frozen: false,
+            unreachable: BTreeSet::new(),
+            early: Vec::new(),
+            said: Vec::new(),
+            sent: Vec::new(),
+            laters: Vec::new(),
+            orders: Vec::new(),
+            doing: Doing::Beginning,
+            busy: true,
+            step: 0,
+            applied: vec![0; conditions.tensors.len()],
+            parameters,
+            has_state: true,
+            uses: BTreeMap::new(),
+            tickets: 0,
+            slowness: *random.choose(&[1, 1, 1, 3]),
+            conditions,
+            joined_at: None,
+            now: Time::ZERO,
+        }
+    }
+
+    pub(super) fn newcomer(
+        id: WorkerId,
+        job: View,
+        conditions: Conditions,
+        random: &mut Random,
+    ) -> Actor {
+        let mut actor =
+            Actor::new(id, Arc::new(View::local(1, job.settings.clone())), conditions, random);
+        let participant = Participant::newcomer(id, job);
+        actor.keeper = Keeper::new(id, participant.view().clone());
+        actor.era = participant.view().clone();
+        actor.participant = participant;
+        actor.engine = None;
+        actor.doing = Doing::Knocking;
+        actor.busy = false;
+        actor.has_state = false;
+        actor.parameters.iter_mut().flatten().for_each(|value| *value = 0);
+        actor
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.doing == Doing::Over
+    }
+
+    pub(super) fn is_working(&self) -> bool {
+        !self.is_over() && self.engine.is_some()
+    }
+
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "{:?} in step {}, frozen: {}, view {} of {:?}, connected: {}, {:?}",
+            self.doing,
+            self.step,
+            self.frozen,
+            self.participant.view().version,
+            self.participant.view().ids().map(|id| id.0).collect::<Vec<_>>(),
+            self.participant.is_connected(),
+            self.keeper,
+        )
+    }
+
+    pub(super) fn take_outbox(
+        &mut self,
+    ) -> (Vec<ToRegistrar>, Vec<(WorkerId, Envelope)>, Vec<(u64, Told)>) {
+        use std::mem::take;
+        (take(&mut self.said), take(&mut self.sent), take(&mut self.laters))
+    }
+
+    pub(super) fn hear(&mut self, message: ToParticipant) {
+        self.participant.hear(message, &mut self.said);
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.participant.disconnect();
+    }
+
+    pub(super) fn reconnected(&mut self) {
+        self.participant.reconnect(&mut self.said);
+        self.accuse();
+    }
+
+    pub(super) fn propose(&mut self, change: Change) {
+        if change.check(self.participant.view()).is_ok() {
+            let _ = self.participant.propose(change, &mut self.said);
+        }
+    }
+
+    /// Say again who of the view in force cannot be reached.
+    fn accuse(&mut self) {
+        for worker in &self.unreachable {
+            if self.era.rank_of(*worker).is_some() {
+                self.frozen = true;
+                self.participant.lost(*worker, &mut self.said);
+            }
+        }
+    }
+
+    pub(super) fn told(&mut self, told: Told) {
+        match told {
+            Told::Go => self.busy = false,
+            Told::Lost(worker) => {
+                self.unreachable.insert(worker);
+                if self.era.rank_of(worker).is_some() {
+                    self.accuse();
+                }
+            }
+            Told::Delivered(era, token) => self.feed_in(era, Event::Delivered { token }),
+            Told::Arrived(era, token) => self.feed_in(era, Event::Arrived { token }),
+            Told::Frame(envelope) => self.frame(*envelope),
+        }
+    }
+
+    fn frame(&mut self, envelope: Envelope) {
+        if envelope.era > self.era.version {
+            return self.early.push(envelope);
+        }
+        // Of a view that is over, or of one that nothing more comes of.
+        if envelope.era < self.era.version || self.frozen || self.engine.is_none() {
+            return;
+        }
+        let Envelope { from, header, payload, .. } = envelope;
+        if header.kind != Kind::Data {
+            return self.feed(Event::Control { from, header, payload: payload.into() });
+        }
+        let mut actions = Vec::new();
+        let engine = self.engine.as_mut().expect("seen above");
+        engine.handle(self.now, Event::Incoming { from, header }, &mut actions);
+        let at = actions.iter().position(|action| matches!(action, Action::Place { .. }));
+        let Action::Place { token, placement } = actions.remove(at.expect("every frame has one"))
+        else {
+            unreachable!("found by its kind")
+        };
+        self.memory.place(placement, &payload);
+        if let Some(token) = token {
+            // Some are in place at once, others take a while.
+            if header.len % 3 == 0 {
+                self.laters
+                    .push((u64::from(header.len % 7), Told::Arrived(self.era.version, token)));
+            } else {
+                let engine = self.engine.as_mut().expect("seen above");
+                engine.handle(self.now, Event::Arrived { token }, &mut actions);
+            }
+        }
+        self.perform(actions);
+    }
+
+    fn feed_in(&mut self, era: ViewVersion, event: Event) {
+        if era == self.era.version && !self.frozen {
+            self.feed(event);
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        let Some(engine) = &mut self.engine else { return };
+        let mut actions = Vec::new();
+        engine.handle(self.now, event, &mut actions);
+        self.perform(actions);
+    }
+
+    /// Bounded by what is posted, as in the driver of real time.
+    fn perform(&mut self, mut actions: Vec<Action>) {
+        while !actions.is_empty() {
+            for action in std::mem::take(&mut actions) {
+                let Some(engine) = &mut self.engine else { return };
+                match action {
+                    Action::Send { to, token, header, payload, .. } => {
+                        let payload = match payload {
+                            Payload::Inline(bytes) => bytes.into_vec(),
+                            Payload::Memory(loc) => self.memory.read(loc, header.len as usize),
+                        };
+                        if let Some(token) = token {
+                            let after = 1 + u64::from(header.chunk % 5);
+                            self.laters.push((after, Told::Delivered(self.era.version, token)));
+                        }
+                        let (era, from) = (self.era.version, engine.rank());
+                        let envelope = Envelope { era, from, header, payload };
+                        self.sent.push((self.era.workers[to.index()].id, envelope));
+                    }
+                    Action::Work { token, source, with, into, elements, recipe } => {
+                        self.memory.work(source, with, into, elements, recipe);
+                        engine.handle(self.now, Event::Worked { token }, &mut actions);
+                    }
+                    Action::Free(buf) => self.memory.free(buf),
+                    Action::Complete(op) => match self.memory.leave(op) {
+                        None => self.keeper.completed(op, &mut self.orders),
+                        Some(bytes) => {
+                            let read = self.keeper.exchanged(op, &bytes, &mut self.orders);
+                            if let Err(rank) = read {
+                                self.memory.violations.push(format!("no report from {rank}"));
+                            }
+                        }
+                    },
+                    Action::Fail(op, error) => {
+                        self.memory.leave(op);
+                        self.memory.violations.push(format!("an engine failed: {error}"));
+                        self.keeper.failed(op, error, &mut self.orders);
+                    }
+                    Action::Close { peer, reason } => {
+                        self.memory.violations.push(format!("{peer} was closed: {reason}"));
+                    }
+                    Action::Place { .. } => unreachable!("taken where the frame arrived"),
+                    Action::Expect { .. } => {
+                        self.memory.violations.push("a place was announced".to_string());
+                    }
+                    Action::Report(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Do all there is to do now.
+    pub(super) fn proceed(
+        &mut self,
+        ledger: &mut Ledger,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        loop {
+            if let Some(violation) = self.memory.violations.first() {
+                return Err(format!("worker {}: {violation}", self.id));
+            }
+            if let Some(view) = self.participant.succeed(&mut self.said) {
+                ledger.entered(&view)?;
+                let engine = self.engine.take();
+                let finals = |op: OpId| engine.as_ref().map_or(Vec::new(), |it| it.finals(op));
+                self.keeper.succeed(view.clone(), finals, &mut self.orders);
+                self.start_engine(view);
+                continue;
+            }
+            if self.participant.is_removed() {
+                ledger.lost += 1;
+                self.doing = Doing::Over;
+                return Ok(());
+            }
+            if !self.orders.is_empty() {
+                for order in std::mem::take(&mut self.orders) {
+                    self.obey(order, ledger)?;
+                }
+                continue;
+            }
+            if self.busy || !self.go_on(ledger, random)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn start_engine(&mut self, view: Arc<View>) {
+        self.memory.forget_engine();
+        self.engine = Some(engine(self.id, &view));
+        self.era = view;
+        self.frozen = false;
+        let early = std::mem::take(&mut self.early);
+        self.accuse();
+        early.into_iter().for_each(|envelope| self.frame(envelope));
+    }
+
+    fn obey(&mut self, order: Order, ledger: &mut Ledger) -> Result<(), String> {
+        match order {
+            Order::Post(post, source) => {
+                self.memory.enter(post.op, source);
+                if !self.frozen {
+                    self.feed(Event::Post(Box::new(post)));
+                }
+            }
+            Order::Exchange { post, input, output_bytes } => {
+                self.memory.enter_exchange(post.op, input, output_bytes);
+                if !self.frozen {
+                    self.feed(Event::Post(Box::new(post)));
+                }
+            }
+            Order::Retain(ticket) => self.memory.retain(ticket),
+            Order::Release(ticket) => self.memory.release(ticket),
+            Order::Done(ticket) => {
+                let values = self.memory.give_back(ticket);
+                match self.uses.remove(&ticket) {
+                    Some(Use::Tensor(step, tensor)) => self.apply(step, tensor, &values, ledger)?,
+                    Some(Use::State) => self.adopt_state(&values)?,
+                    None => return Err(format!("worker {}: {ticket:?} ended twice", self.id)),
+                }
+            }
+            Order::Fail(ticket, error) => {
+                self.memory.give_back(ticket);
+                match (self.uses.remove(&ticket), self.doing) {
+                    (Some(Use::State), Doing::Sharing(attempt)) => {
+                        ledger.shared_again += 1;
+                        self.doing = Doing::Sharing(attempt + 1);
+                    }
+                    _ => return Err(format!("worker {}: {error}", self.id)),
+                }
+            }
+            Order::Recovered(account) => {
+                ledger.recovered(self.id, &account, self.conditions.steps);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        step: u64,
+        tensor: usize,
+        values: &[i64],
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        ledger.result(self.id, step, tensor, values)?;
+        if self.applied[tensor] != step {
+            let applied = self.applied[tensor];
+            return Err(format!(
+                "worker {}: tensor {tensor} of step {step} after {applied} steps",
+                self.id
+            ));
+        }
+        self.applied[tensor] = step + 1;
+        for (parameter, value) in self.parameters[tensor].iter_mut().zip(values) {
+            *parameter = parameter.wrapping_mul(31).wrapping_add(*value);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<i64> {
+        let applied = self.applied.iter().map(|steps| *steps as i64);
+        self.parameters.iter().flatten().copied().chain(applied).collect()
+    }
+
+    fn adopt_state(&mut self, values: &[i64]) -> Result<(), String> {
+        if self.has_state && self.state() != values {
+            return Err(format!("worker {} was given another state than it has", self.id));
+        }
+        let mut values = values.iter().copied();
+        self.parameters.iter_mut().flatten().zip(&mut values).for_each(|(to, from)| *to = from);
+        self.applied.iter_mut().zip(values).for_each(|(to, from)| *to = from as u64);
+        self.has_state = true;
+        self.doing = Doing::Computing(0);
+        Ok(())
+    }
+
+    fn post(&mut self, name: String, values: &[i64], of: Use, collective: Collective) {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        self.uses.insert(ticket, of);
+        self.memory.lend(ticket, values);
+        let post = Post {
+            op: OpId(0),
+            name: name.into(),
+            collective,
+            dtype: Dtype::I64,
+            reduce: ReduceOp::Sum,
+            priority: i64::from(ticket.0 as u32 % 3),
+            group: None,
+            in_place: true,
+        };
+        self.keeper.post(ticket, post, &mut self.orders);
+    }
+
+    /// The program's next stride; whether it made one.
+    fn go_on(&mut self, ledger: &mut Ledger, random: &mut Random) -> Result<bool, String> {
+        match self.doing {
+            Doing::Over => Ok(false),
+            Doing::Knocking => {
+                let Some((_, step, _)) = self.participant.gathering() else { return Ok(false) };
+                (self.step, self.doing) = (step, Doing::Beginning);
+                Ok(true)
+            }
+            Doing::Beginning => self.begin(ledger),
+            Doing::Sharing(attempt) => self.share(attempt),
+            Doing::Computing(tensor) if tensor == self.conditions.tensors.len() => {
+                self.doing = match self.conditions.crosses_steps {
+                    true => self.next_step(),
+                    false => Doing::Awaiting,
+                };
+                Ok(true)
+            }
+            Doing::Computing(tensor) => {
+                if self.applied[tensor] < self.step {
+                    return Ok(false);
+                }
+                let len = self.conditions.tensors[tensor];
+                let values = vec![contribution(self.id); len];
+                let collective = Collective::AllReduce { len: len as u64 };
+                let of = Use::Tensor(self.step, tensor);
+                self.post(format!("tensor {tensor}"), &values, of, collective);
+                self.doing = Doing::Computing(tensor + 1);
+                self.busy = true;
+                let takes = 1 + random.below(self.conditions.compute * self.slowness);
+                self.laters.push((takes, Told::Go));
+                Ok(true)
+            }
+            Doing::Awaiting => {
+                let awaited = self.applied.iter().any(|steps| *steps <= self.step);
+                if !awaited {
+                    self.doing = self.next_step();
+                }
+                Ok(!awaited)
+            }
+            Doing::Leaving => {
+                let over = self.participant.is_dismissed();
+                if over {
+                    ledger.is_done(self.id, self.parameters.clone());
+                    let bytes = self.conditions.tensors.iter().sum::<usize>() * 8;
+                    let percent = self.memory.most_retained * 100 / bytes;
+                    ledger.retained_percent = ledger.retained_percent.max(percent);
+                    self.doing = Doing::Over;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn next_step(&mut self) -> Doing {
+        self.step += 1;
+        Doing::Beginning
+    }
+
+    fn begin(&mut self, ledger: &mut Ledger) -> Result<bool, String> {
+        if self.engine.is_none() {
+            // An invitation may come to nothing, and another follow.
+            let Some((_, step, _)) = self.participant.gathering() else {
+                self.doing = Doing::Knocking;
+                return Ok(false);
+            };
+            self.step = step;
+        }
+        if self.step == self.conditions.steps && self.engine.is_some() {
+            if self.keeper.is_idle() {
+                let leave = self.participant.leave();
+                self.said.push(leave);
+                self.doing = Doing::Leaving;
+            }
+            return Ok(self.doing == Doing::Leaving);
+        }
+        if !self.keeper.may_begin(self.step) {
+            return Ok(false);
+        }
+        match self.participant.begin(self.step, &mut self.said) {
+            Begin::Same => {
+                self.keeper.begin(self.step);
+                self.doing = Doing::Computing(0);
+                Ok(true)
+            }
+            Begin::Enter(view) => {
+                ledger.entered(&view)?;
+                let same = view.ids().eq(self.era.ids());
+                let joined = view.ids().any(|id| self.era.rank_of(id).is_none());
+                if same {
+                    self.keeper.adopt(view.clone());
+                    self.feed(Event::View(view));
+                } else {
+                    ledger.planned += 1;
+                    self.keeper.replace(view.clone(), &mut self.orders);
+                    if self.engine.is_none() {
+                        ledger.joined += 1;
+                        self.joined_at = Some(self.step);
+                    }
+                    self.start_engine(view);
+                }
+                self.keeper.begin(self.step);
+                self.doing = if joined { Doing::Sharing(0) } else { Doing::Computing(0) };
+                Ok(true)
+            }
+            Begin::Gather(_) => {
+                let idle = self.keeper.is_idle();
+                if idle {
+                    self.participant.gathered(&mut self.said);
+                }
+                Ok(idle)
+            }
+            Begin::Wait { .. } => Ok(false),
+            Begin::Removed | Begin::Dissolved { .. } => {
+                ledger.lost += 1;
+                self.doing = Doing::Over;
+                Ok(false)
+            }
+            begin @ (Begin::Doubt { .. } | Begin::Past { .. }) => {
+                Err(format!("worker {}: step {}: {begin:?}", self.id, self.step))
+            }
+        }
+    }
+
+    /// Everybody gets the state from the worker that is there the longest and lives.
+    fn share(&mut self, attempt: usize) -> Result<bool, String> {
+        if self.uses.values().any(|of| matches!(of, Use::State)) {
+            return Ok(false);
+        }
+        let known = self.keeper.known().clone();
+        let mut roots: Vec<WorkerId> = known.ids().collect();
+        roots.sort_unstable();
+        let root = roots.get(attempt).copied();
+        if root == Some(self.id) && !self.has_state || root.is_none() {
+            // All who had it are gone, and so is the job.
+            self.doing = Doing::Over;
+            return Ok(false);
+        }
+        let root = root.and_then(|root| known.rank_of(root)).map_or(0, |rank| rank.0);
+        let state = self.state();
+        let collective = Collective::Broadcast { root, len: state.len() as u64 };
+        self.post("state".to_string(), &state, Use::State, collective);
+        Ok(true)
+    }
+}
+
+fn engine(id: WorkerId, view: &Arc<View>) -> Engine {
+    let rank = view.rank_of(id).unwrap_or(Rank(0));
+    Engine::new(rank, view.clone()).expect("views name strategies that exist")
+}

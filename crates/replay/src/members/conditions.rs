@@ -1,0 +1,105 @@
+//! What a run of membership may meet, drawn from its seed.
+
+use super::ledger::MOST_WORKERS;
+use crate::random::Random;
+use paceline_job::{ByteSize, Settings, StrategyChoice};
+
+/// See the file's first paragraph.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Workers at the beginning.
+    pub workers: u64,
+    /// Steps that the job takes.
+    pub steps: u64,
+    /// Elements of each tensor.
+    pub tensors: Vec<usize>,
+    /// Whether a tensor of the step before is awaited only where its successor is posted.
+    pub crosses_steps: bool,
+    /// In force at the beginning.
+    pub settings: Settings,
+    /// The longest that a tensor takes to compute, in nanoseconds, on a worker that is not slow.
+    pub compute: u64,
+    /// The longest that a message takes, in nanoseconds.
+    pub delay: u64,
+    /// Workers that die.
+    pub crashes: u32,
+    /// Workers that join.
+    pub joins: u32,
+    /// Workers that are asked to leave.
+    pub leaves: u32,
+    /// Pairs of workers, and workers and the coordinator, that lose sight of each other.
+    pub cuts: u32,
+    /// Coordinators that die, and come back.
+    pub restarts: u32,
+    /// Changes of settings.
+    pub changes: u32,
+}
+
+/// What goes wrong, or otherwise, and when. Lots say who.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    Crash(u64),
+    Cut(u64, u64),
+    CutOff(u64),
+    Leave(u64),
+    Join,
+    Settings(Settings),
+    CoordinatorDies,
+}
+
+impl Conditions {
+    /// Any.
+    pub fn draw(random: &mut Random) -> Conditions {
+        let few =
+            |random: &mut Random, most: u64| (random.below(2 * most + 1)).saturating_sub(most);
+        let workers = 1 + random.below(6);
+        Conditions {
+            workers,
+            steps: 3 + random.below(8),
+            tensors: (0..1 + random.below(4)).map(|_| 1 + random.below(60) as usize).collect(),
+            crosses_steps: random.below(2) == 0,
+            settings: settings(random),
+            compute: 1 + random.below(3000),
+            delay: 1 + random.below(1000),
+            crashes: few(random, 3) as u32,
+            joins: few(random, 3).min(MOST_WORKERS - workers) as u32,
+            leaves: few(random, 2) as u32,
+            cuts: few(random, 2) as u32,
+            restarts: few(random, 2) as u32,
+            changes: few(random, 2) as u32,
+        }
+    }
+
+    /// What happens, and when.
+    pub(super) fn troubles(&self, random: &mut Random) -> Vec<(u64, Trouble)> {
+        let transfer = 8 * self.delay;
+        let length = self.steps * (self.compute * self.tensors.len() as u64 + transfer);
+        let mut troubles = Vec::new();
+        let mut several =
+            |random: &mut Random, count: u32, draw: &dyn Fn(&mut Random) -> Trouble| {
+                for _ in 0..count {
+                    troubles.push((random.below(length), draw(random)));
+                }
+            };
+        several(random, self.crashes, &|random| Trouble::Crash(random.bits()));
+        several(random, self.joins, &|_| Trouble::Join);
+        several(random, self.leaves, &|random| Trouble::Leave(random.bits()));
+        several(random, self.cuts, &|random| match random.below(2) {
+            0 => Trouble::Cut(random.bits(), random.bits()),
+            _ => Trouble::CutOff(random.bits()),
+        });
+        several(random, self.restarts, &|_| Trouble::CoordinatorDies);
+        several(random, self.changes, &|random| Trouble::Settings(settings(random)));
+        troubles
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    let strategies = ["auto", "ring", "double_tree", "recursive_doubling", "one_shot"];
+    Settings {
+        strategy: StrategyChoice((*random.choose(&strategies)).to_string()),
+        partition: ByteSize(64 + random.below(200)),
+        credit: ByteSize(1 + random.below(1000)),
+        ..Settings::default()
+    }
+}

@@ -1,0 +1,204 @@
+//! What happened in a run of membership, and whether it may: which views there were, what each tensor of each step came
+//! to, whose contributions are in it, and what survivors were told of the samples of those who are gone.
+
+use paceline_job::{View, ViewVersion, WorkerId};
+use paceline_sync::recovery::Account;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+/// A contribution is a one in the digit of its worker, so that a sum shows who is in it, and how often.
+const DIGIT_BITS: u64 = 4;
+
+/// The most workers that a run may have, over all its views.
+pub(super) const MOST_WORKERS: u64 = 64 / DIGIT_BITS - 1;
+
+/// What a worker contributes to every element.
+pub(super) fn contribution(worker: WorkerId) -> i64 {
+    1 << (DIGIT_BITS * worker.0)
+}
+
+fn digit(value: i64, worker: WorkerId) -> i64 {
+    value >> (DIGIT_BITS * worker.0) & ((1 << DIGIT_BITS) - 1)
+}
+
+/// See the file's first paragraph.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    views: BTreeMap<ViewVersion, Arc<View>>,
+    /// By step, tensor and worker: what it got. Only those who finish are compared: one that is gone may have had more
+    /// than it could tell.
+    results: BTreeMap<(u64, usize, WorkerId), Vec<i64>>,
+    /// Parameters after all steps.
+    finals: BTreeMap<WorkerId, Vec<Vec<i64>>>,
+    /// Of a worker's samples of a step, whether they are consumed, and who was told so.
+    verdicts: BTreeSet<(WorkerId, u64, bool, WorkerId)>,
+    /// Workers that were done with all steps.
+    pub finished: usize,
+    /// Workers that the job went on without.
+    pub lost: usize,
+    /// Times that a worker recovered.
+    pub recoveries: usize,
+    /// Tensors in which different ranges have different contributors.
+    pub mixed: usize,
+    /// Workers that joined.
+    pub joined: usize,
+    /// Times that a state had to come from another worker.
+    pub shared_again: usize,
+    /// Steps that were planned to begin with other workers.
+    pub planned: usize,
+    /// Coordinators that came after another.
+    pub restarts: usize,
+    /// Samples that went back.
+    pub returned: usize,
+    /// The most bytes of results that a worker kept, over the bytes of its parameters, in percent.
+    pub retained_percent: usize,
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} workers finished, {} joined, {} were removed; {} planned changes, {} recoveries, {} tensors with ranges \
+             of different contributors, {} samples went back, {} states came from a second worker, {} coordinators \
+             restarted; results kept: at most {} % of the parameters",
+            self.finished,
+            self.joined,
+            self.lost,
+            self.planned,
+            self.recoveries,
+            self.mixed,
+            self.returned,
+            self.shared_again,
+            self.restarts,
+            self.retained_percent,
+        )
+    }
+}
+
+impl Ledger {
+    /// Count another run with this one.
+    pub fn add(&mut self, other: &Ledger) {
+        for (sum, count) in [
+            (&mut self.finished, other.finished),
+            (&mut self.lost, other.lost),
+            (&mut self.recoveries, other.recoveries),
+            (&mut self.mixed, other.mixed),
+            (&mut self.joined, other.joined),
+            (&mut self.shared_again, other.shared_again),
+            (&mut self.planned, other.planned),
+            (&mut self.restarts, other.restarts),
+            (&mut self.returned, other.returned),
+        ] {
+            *sum += count;
+        }
+        self.retained_percent = self.retained_percent.max(other.retained_percent);
+    }
+
+    pub(super) fn entered(&mut self, view: &Arc<View>) -> Result<(), String> {
+        let known = self.views.entry(view.version).or_insert_with(|| view.clone());
+        if known != view {
+            return Err(format!("two views have version {}: {known:?} and {view:?}", view.version));
+        }
+        Ok(())
+    }
+
+    pub(super) fn result(
+        &mut self,
+        worker: WorkerId,
+        step: u64,
+        tensor: usize,
+        values: &[i64],
+    ) -> Result<(), String> {
+        for value in values {
+            let twice = (0..=MOST_WORKERS).map(WorkerId).find(|id| digit(*value, *id) > 1);
+            if let Some(id) = twice {
+                return Err(format!("worker {id} is twice in tensor {tensor} of step {step}"));
+            }
+            if digit(*value, worker) != 1 {
+                return Err(format!(
+                    "worker {worker} is not in its own tensor {tensor} of step {step}: {value:#x}"
+                ));
+            }
+        }
+        self.results.insert((step, tensor, worker), values.to_vec());
+        Ok(())
+    }
+
+    pub(super) fn recovered(&mut self, by: WorkerId, account: &Account, steps: u64) {
+        self.recoveries += 1;
+        for worker in &account.gone {
+            for step in 0..steps {
+                let consumed = account.is_consumed(*worker, step);
+                self.verdicts.insert((*worker, step, consumed, by));
+            }
+        }
+    }
+
+    pub(super) fn is_done(&mut self, worker: WorkerId, parameters: Vec<Vec<i64>>) {
+        self.finished += 1;
+        self.finals.insert(worker, parameters);
+    }
+
+    /// What only shows when all is over. `joined`: the first step of each worker.
+    pub(super) fn check(&mut self, joined: &BTreeMap<WorkerId, u64>) -> Result<(), String> {
+        let mut finals = self.finals.iter();
+        if let Some((first, parameters)) = finals.next() {
+            for (worker, theirs) in finals {
+                if theirs != parameters {
+                    return Err(format!("workers {first} and {worker} end with other parameters"));
+                }
+            }
+        }
+        self.results.retain(|(_, _, worker), _| self.finals.contains_key(worker));
+        self.verdicts.retain(|(_, _, _, by)| self.finals.contains_key(by));
+        self.check_results()?;
+        self.check_samples(joined)
+    }
+
+    fn check_results(&mut self) -> Result<(), String> {
+        let mut before: Option<(&(u64, usize, WorkerId), &Vec<i64>)> = None;
+        for (key @ (step, tensor, worker), values) in &self.results {
+            let same = before.filter(|((s, t, _), _)| (s, t) == (step, tensor));
+            if let Some(((_, _, other), theirs)) = same
+                && theirs != values
+            {
+                return Err(format!(
+                    "tensor {tensor} of step {step} is {theirs:x?} on worker {other} and {values:x?} on worker \
+                     {worker}"
+                ));
+            }
+            let mixed = values.iter().any(|value| *value != values[0]);
+            self.mixed += usize::from(mixed && same.is_none());
+            before = Some((key, values));
+        }
+        Ok(())
+    }
+
+    fn check_samples(&mut self, joined: &BTreeMap<WorkerId, u64>) -> Result<(), String> {
+        let mut before: Option<(WorkerId, u64)> = None;
+        for (worker, step, consumed, by) in &self.verdicts {
+            let results = self.results.range((*step, 0, WorkerId(0))..(*step + 1, 0, WorkerId(0)));
+            let mut values = results.flat_map(|(_, values)| values).peekable();
+            // Nobody who finished may have been there then.
+            let nothing_known = values.peek().is_none();
+            let contributed = values.any(|value| digit(*value, *worker) == 1);
+            let was_there = joined.get(worker).is_some_and(|first| first <= step);
+            if nothing_known || !was_there {
+                continue;
+            }
+            if contributed != *consumed {
+                let fate = if *consumed { "are lost: they count" } else { "went back" };
+                let truth = if contributed { "are in the parameters" } else { "are in nothing" };
+                return Err(format!(
+                    "samples of worker {worker} in step {step} {fate}, says worker {by}, and {truth}"
+                ));
+            }
+            let first = before.replace((*worker, *step)) != Some((*worker, *step));
+            self.returned += usize::from(first && !consumed);
+        }
+        Ok(())
+    }
+}

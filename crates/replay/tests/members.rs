@@ -1,0 +1,60 @@
+//! Jobs whose workers come and go, under crashes, joins, departures, delays of any length, cuts between workers, lost and
+//! restarted coordinators: whatever happens, a version has one view, parameters are equal, no contribution counts twice
+//! or is lost, samples of those who are gone are consumed or go back for all alike, and whoever reaches the coordinator
+//! goes on.
+
+mod scenario;
+
+use paceline_replay::{
+    Random,
+    members::{Conditions, Ledger, play},
+};
+use scenario::under_seeds;
+use std::cell::RefCell;
+
+fn play_all(seeds: u64, shape: impl Fn(&mut Conditions)) -> Ledger {
+    let sum = RefCell::new(Ledger::default());
+    under_seeds(seeds, |seed| {
+        let mut conditions = Conditions::draw(&mut Random::new(seed));
+        shape(&mut conditions);
+        let run = play(conditions.clone(), seed).map_err(|it| format!("{it} ({conditions:?})"))?;
+        sum.borrow_mut().add(&run);
+        Ok(())
+    });
+    sum.into_inner()
+}
+
+#[test]
+fn whatever_happens_workers_agree_and_those_who_are_left_finish() {
+    let sum = play_all(1500, |_| {});
+    for (what, count, least) in [
+        ("workers that finished", sum.finished, 1500),
+        ("workers that joined", sum.joined, 200),
+        ("recoveries", sum.recoveries, 1000),
+        ("tensors of several contributors", sum.mixed, 50),
+        ("samples that went back", sum.returned, 50),
+        ("restarts of the coordinator", sum.restarts, 200),
+        ("planned changes", sum.planned, 200),
+    ] {
+        assert!(count >= least, "too few {what}: {sum}");
+    }
+}
+
+#[test]
+fn where_nothing_goes_wrong_everybody_finishes_and_nothing_is_recovered() {
+    let sum = play_all(200, |conditions| {
+        (conditions.crashes, conditions.cuts, conditions.restarts) = (0, 0, 0);
+        (conditions.joins, conditions.leaves) = (0, 0);
+    });
+    assert_eq!((sum.recoveries, sum.lost), (0, 0), "{sum}");
+    assert!(sum.finished >= 200, "{sum}");
+}
+
+#[test]
+fn a_worker_that_dies_costs_nobody_else_its_place() {
+    let sum = play_all(500, |conditions| {
+        (conditions.crashes, conditions.workers) = (1, conditions.workers.max(2));
+        (conditions.cuts, conditions.restarts, conditions.joins, conditions.leaves) = (0, 0, 0, 0);
+    });
+    assert_eq!(sum.lost, 0, "{sum}");
+}

@@ -1,0 +1,259 @@
+//! Who comes and goes: newcomers, workers that gather for a view, workers that are lost, done or back after the
+//! coordinator was away. All of it is about elastic jobs.
+
+use super::{Attempt, Proposal, Registrar, Standing, Summons};
+use crate::agreement::{Agreed, Ballot, Change, MEMBERS_AT_ONCE, Objection, ToParticipant};
+use paceline_job::{View, ViewVersion, Worker, WorkerId};
+
+/// How many workers an elastic job may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// With fewer it does not go on.
+    pub least: usize,
+    /// More are not let in: they wait until others are gone.
+    pub most: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { least: 1, most: MEMBERS_AT_ONCE }
+    }
+}
+
+/// Everybody of two views waits before a step.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    pub(super) proposal: Proposal,
+    view: View,
+    ballot: Ballot,
+    step: u64,
+    /// Who has not come.
+    awaited: Vec<WorkerId>,
+}
+
+impl Registrar {
+    /// Keep the number of workers within these.
+    pub fn limited(self, limits: Limits) -> Registrar {
+        Registrar { limits, ..self }
+    }
+
+    /// A worker asks to join; the name it gets. It is invited when others can be asked.
+    pub fn admit(&mut self, host: String, address: String, out: &mut Vec<Summons>) -> WorkerId {
+        let id = WorkerId(self.next_id);
+        self.next_id += 1;
+        self.newcomers.push(Worker { id, host, address });
+        self.take_next(out);
+        id
+    }
+
+    /// Workers of the view that have not been heard of since this registrar began. Whoever waits for them decides how
+    /// long; then they are [gone](Registrar::gone).
+    pub fn absent(&self) -> Vec<WorkerId> {
+        let absent = self.workers.iter().filter(|(_, standing)| !standing.present);
+        absent.map(|(id, _)| *id).collect()
+    }
+
+    /// Let those in who wait, as far as there is room, if nobody is about to leave.
+    pub(super) fn invitation(&self) -> Option<Proposal> {
+        let room = self.limits.most.saturating_sub(self.view.size());
+        let join: Vec<Worker> = self.newcomers.iter().take(room).cloned().collect();
+        let leaving = self.workers.values().any(|standing| standing.finished);
+        let change = Change::Members { leave: Vec::new(), join };
+        (!leaving && room > 0 && !self.newcomers.is_empty()).then_some(Proposal {
+            by: None,
+            after: self.view.version,
+            change,
+        })
+    }
+
+    pub(super) fn check_limits(&self, proposal: &Proposal) -> Result<(), Objection> {
+        let Change::Members { leave, join } = &proposal.change else { return Ok(()) };
+        let unusable = |reason: &str| Err(Objection::Unusable { reason: reason.to_string() });
+        if proposal.by.is_some() && !join.is_empty() {
+            return unusable("workers join by asking to; start them");
+        }
+        let size = self.view.ids().filter(|id| !leave.contains(id)).count() + join.len();
+        if size < self.limits.least {
+            return Err(Objection::Unusable {
+                reason: format!("the job needs {} workers", self.limits.least),
+            });
+        }
+        if self.workers.values().any(|standing| standing.finished) {
+            return unusable("workers are done already; let the job end");
+        }
+        Ok(())
+    }
+
+    /// All have promised to stand before a step: those who join are invited there.
+    pub(super) fn gather(&mut self, attempt: Attempt, out: &mut Vec<Summons>) {
+        let Attempt { proposal, view, ballot, step, .. } = attempt;
+        let Change::Members { join, .. } = &proposal.change else { return };
+        let mut awaited: Vec<WorkerId> = self.workers.keys().copied().collect();
+        for Worker { id, .. } in join {
+            let message = ToParticipant::Invite { ballot, step, view: view.clone() };
+            out.push(Summons { to: *id, message });
+            awaited.push(*id);
+        }
+        self.gathering = Some(Gathering { proposal, view, ballot, step, awaited });
+    }
+
+    pub(super) fn gathered(&mut self, from: WorkerId, ballot: Ballot, out: &mut Vec<Summons>) {
+        let Some(gathering) = self.gathering.as_mut().filter(|it| it.ballot == ballot) else {
+            return;
+        };
+        gathering.awaited.retain(|id| *id != from);
+        let Some(gathering) = self.gathering.take_if(|it| it.awaited.is_empty()) else { return };
+        let Gathering { proposal, view, ballot, step, .. } = gathering;
+        let agreed = Agreed { version: view.version, step };
+        for id in view.ids() {
+            // In force when it says so, which is when the step begins.
+            self.workers.entry(id).or_insert(Standing::new(step, self.view.version));
+        }
+        (self.together, self.since) = (view.version, step);
+        self.view = view;
+        self.newcomers.retain(|worker| self.view.rank_of(worker.id).is_none());
+        self.tell_all(&ToParticipant::Enter { ballot }, out);
+        self.decide(&proposal, Ok(agreed), out);
+        self.workers.retain(|id, _| self.view.rank_of(*id).is_some());
+        self.waiting
+            .retain(|proposal| proposal.by.is_none_or(|(id, _)| self.workers.contains_key(&id)));
+    }
+
+    /// What is being agreed upon comes to nothing: somebody whom it needs is gone.
+    fn abandon(&mut self, out: &mut Vec<Summons>) {
+        let (proposal, ballot) = match (self.attempt.take(), self.gathering.take()) {
+            (Some(Attempt { proposal, ballot, .. }), _)
+            | (_, Some(Gathering { proposal, ballot, .. })) => (proposal, ballot),
+            (None, None) => return,
+        };
+        self.tell_all(&ToParticipant::Abort { ballot }, out);
+        if let Change::Members { join, .. } = &proposal.change {
+            let joining = join.iter().filter(|it| self.newcomers.iter().any(|n| n.id == it.id));
+            out.extend(
+                joining.map(|worker| Summons {
+                    to: worker.id,
+                    message: ToParticipant::Abort { ballot },
+                }),
+            );
+        }
+        if proposal.by.is_some_and(|(id, _)| self.workers.contains_key(&id)) {
+            self.waiting.push_front(proposal);
+        }
+    }
+
+    /// A connection is gone: a newcomer's, a worker's, or one of somebody who is no longer in the view.
+    pub(super) fn vanished(&mut self, id: WorkerId, out: &mut Vec<Summons>) {
+        if self.newcomers.iter().any(|worker| worker.id == id) {
+            self.newcomers.retain(|worker| worker.id != id);
+            let invited = |proposal: &Proposal| {
+                matches!(&proposal.change, Change::Members { join, .. }
+                    if join.iter().any(|worker| worker.id == id))
+            };
+            let attempted = self.attempt.as_ref().is_some_and(|it| invited(&it.proposal));
+            if attempted || self.gathering.as_ref().is_some_and(|it| invited(&it.proposal)) {
+                self.abandon(out);
+            }
+            return self.take_next(out);
+        }
+        if self.workers.contains_key(&id) {
+            self.go_on_without(&[id], out);
+        }
+    }
+
+    /// A worker says that it cannot reach another. If they are together still, the one that is accused goes: of two that
+    /// accuse each other, the later.
+    pub(super) fn accused(
+        &mut self,
+        by: WorkerId,
+        worker: WorkerId,
+        version: ViewVersion,
+        out: &mut Vec<Summons>,
+    ) {
+        let elastic = !self.view.membership.is_fixed();
+        if elastic && version >= self.together && by != worker && self.workers.contains_key(&worker)
+        {
+            self.go_on_without(&[worker], out);
+        }
+    }
+
+    /// The next view is without these, at once. Those of them who live are told as well.
+    fn go_on_without(&mut self, gone: &[WorkerId], out: &mut Vec<Summons>) {
+        let change = Change::Members { leave: gone.to_vec(), join: Vec::new() };
+        let view = change.apply(&self.view);
+        for id in gone {
+            self.remove(*id);
+        }
+        self.abandon(out);
+        let (left, needed) = (view.size(), self.limits.least.max(1));
+        if left < needed {
+            self.dissolved = true;
+            return self.tell_all(&ToParticipant::Dissolved { left, needed }, out);
+        }
+        self.together = view.version;
+        self.view = view;
+        let message = ToParticipant::Without { view: self.view.clone() };
+        self.tell_all(&message, out);
+        out.extend(gone.iter().map(|to| Summons { to: *to, message: message.clone() }));
+        self.dismiss_if_all_finished(out);
+        self.take_next(out);
+    }
+
+    /// A worker begins no further step. It stays until all are done, or the others go on without it.
+    pub(super) fn finished(&mut self, id: WorkerId, out: &mut Vec<Summons>) {
+        let Some(standing) = self.workers.get_mut(&id) else { return };
+        if std::mem::replace(&mut standing.finished, true) {
+            return;
+        }
+        let step = standing.next;
+        // It will not gather.
+        let of_members = self.attempt.as_ref().is_some_and(|it| it.proposal.change.is_of_members());
+        if of_members || self.gathering.is_some() {
+            self.abandon(out);
+        }
+        self.tell_all(&ToParticipant::Finished { worker: id, step }, out);
+        if self.workers.values().any(|other| other.next > step) {
+            return self.go_beyond(step, out);
+        }
+        self.dismiss_if_all_finished(out);
+        self.take_next(out);
+    }
+
+    /// Somebody takes a step that others are not going to take: it is taken without them.
+    pub(super) fn go_beyond(&mut self, step: u64, out: &mut Vec<Summons>) {
+        let done = self.workers.iter().filter(|(_, it)| it.finished && it.next <= step);
+        let done: Vec<WorkerId> = done.map(|(id, _)| *id).collect();
+        if !done.is_empty() {
+            self.go_on_without(&done, out);
+        }
+    }
+
+    fn dismiss_if_all_finished(&mut self, out: &mut Vec<Summons>) {
+        if self.workers.values().all(|standing| standing.finished) {
+            self.tell_all(&ToParticipant::Dismissed, out);
+        }
+    }
+
+    /// A worker is connected again, with a registrar that may not know what the one before was about.
+    pub(super) fn resumed(
+        &mut self,
+        id: WorkerId,
+        version: ViewVersion,
+        finished: bool,
+        out: &mut Vec<Summons>,
+    ) {
+        let Some(standing) = self.workers.get_mut(&id) else { return };
+        standing.present = true;
+        standing.in_force = version.min(self.view.version);
+        out.push(Summons { to: id, message: ToParticipant::Latest { view: self.view.clone() } });
+        for (other, standing) in &self.workers {
+            if standing.finished {
+                let (worker, step) = (*other, standing.next);
+                out.push(Summons { to: id, message: ToParticipant::Finished { worker, step } });
+            }
+        }
+        if finished {
+            self.finished(id, out);
+        }
+        self.take_next(out);
+    }
+}

@@ -1,0 +1,619 @@
+//! One worker's operations over all views: what the caller posted, which parts of it the engine of the view in force is
+//! working on, what is final, and what others may still need. It names memory and never touches it.
+
+use super::{
+    Name,
+    held::Held,
+    plan::{Account, Piece, Remedy, Way, account, plan},
+    report::{Entry, Kind, REPORT_BYTES, Report},
+};
+use crate::{
+    collective::Collective,
+    event::{OpError, OpId, Post, name_hash},
+};
+use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion, WorkerId};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+    sync::Arc,
+};
+
+/// The driver's name for an operation that its caller posted; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Which memory an engine's operation works on. Offsets are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The caller's input and output from there on, which may be the same.
+    Caller(Ticket, u64),
+    /// The caller's output only, as input as well: it is final there, or becomes so.
+    Output(Ticket, u64),
+    /// What was [retained](Order::Retain) of the output; only read.
+    Retained(Ticket, u64),
+}
+
+/// What the driver has to do, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Post this to the engine of the view in force, on this memory.
+    Post(Post, Source),
+    /// Post this to the engine, with `input` and room for so many bytes, and give those to [`Keeper::exchanged`].
+    Exchange {
+        /// An all-gather of bytes.
+        post: Post,
+        /// Ours.
+        input: Vec<u8>,
+        /// Everybody's.
+        output_bytes: usize,
+    },
+    /// Copy the output, before the caller has it back.
+    Retain(Ticket),
+    /// The copy is not needed any more.
+    Release(Ticket),
+    /// It is over: the caller has its memory back.
+    Done(Ticket),
+    /// It failed: the caller has its memory back.
+    Fail(Ticket, Arc<OpError>),
+    /// This worker has recovered: so it is with the samples of those who are gone.
+    Recovered(Account),
+}
+
+/// Workers are never more than two steps apart, so whoever still has to account for somebody asks for later steps only.
+const PASSED_KEPT: usize = 8;
+
+/// See the file's first paragraph.
+#[derive(Debug)]
+pub struct Keeper {
+    me: WorkerId,
+    view: Arc<View>,
+    /// In force when the step began: the caller names workers by their ranks there.
+    known: Arc<View>,
+    step: u64,
+    uses: BTreeMap<u64, u32>,
+    /// Posted here, and not known to be finished by all.
+    operations: BTreeMap<Name, Operation>,
+    /// Posted by others before somebody was lost, and not yet here.
+    expected: BTreeMap<Name, Remedy>,
+    /// By the engine's name for it.
+    parts: Vec<Option<Part>>,
+    exchange: Option<Exchange>,
+    /// Posted by the caller while the survivors find out how things stand.
+    postponed: VecDeque<Postponed>,
+    /// Workers that are gone since all were last together, each with the last view it is known to have been in.
+    gone: BTreeMap<WorkerId, ViewVersion>,
+    /// Those of them whose samples are not accounted for.
+    unaccounted: Vec<WorkerId>,
+    /// What to tell when nothing is recovering any more.
+    account: Option<Account>,
+    /// Steps below this one are long over.
+    over: u64,
+    /// Later steps of which something is over, each with the earliest view in which that was reduced. At most
+    /// [`PASSED_KEPT`].
+    passed: BTreeMap<u64, ViewVersion>,
+}
+
+/// An operation that waits until it is known how things stand, and what the caller knew when it was posted.
+#[derive(Debug)]
+struct Postponed {
+    ticket: Ticket,
+    post: Post,
+    step: u64,
+    known: Arc<View>,
+}
+
+#[derive(Debug)]
+struct Operation {
+    ticket: Ticket,
+    post: Post,
+    kind: Kind,
+    len: u64,
+    step: u64,
+    held: Held,
+    /// Parts that the engine works on.
+    parts: u32,
+    phase: Phase,
+    /// Whether something of it comes from others since somebody was lost.
+    recovering: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The use before is not over.
+    Queued,
+    Running,
+    /// The caller has its memory back.
+    Complete,
+}
+
+/// What an engine's operation is to us.
+#[derive(Debug)]
+enum Part {
+    /// A range of an operation that becomes final with the contributions of this view's workers.
+    Of(Name, Range<u64>, ViewVersion),
+    /// A range of an operation that others get from here.
+    HandedOver(Name),
+    /// The caller's, and not recovered.
+    Other(Ticket, Arc<str>),
+    /// The lengths of the reports.
+    Lengths,
+    /// The reports.
+    Reports,
+}
+
+/// Survivors tell each other what they hold.
+#[derive(Debug)]
+struct Exchange {
+    report: Vec<u8>,
+    lengths: Vec<u64>,
+}
+
+impl Keeper {
+    /// For the worker `me` with this view in force.
+    pub fn new(me: WorkerId, view: Arc<View>) -> Keeper {
+        Keeper {
+            me,
+            known: view.clone(),
+            view,
+            step: 0,
+            uses: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            parts: Vec::new(),
+            exchange: None,
+            postponed: VecDeque::new(),
+            gone: BTreeMap::new(),
+            unaccounted: Vec::new(),
+            account: None,
+            over: 0,
+            passed: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a step may begin: everything of the steps before the last is over here.
+    pub fn may_begin(&self, step: u64) -> bool {
+        let lags = |op: &Operation| op.phase != Phase::Complete && op.step + 2 <= step;
+        !self.operations.values().any(lags) && self.postponed.iter().all(|it| it.step + 2 > step)
+    }
+
+    /// Operations posted from now on belong to this step, and name workers by their ranks in the view in force now.
+    pub fn begin(&mut self, step: u64) {
+        self.step = step;
+        self.known = self.view.clone();
+    }
+
+    /// The view by which the caller names workers.
+    pub fn known(&self) -> &Arc<View> {
+        &self.known
+    }
+
+    /// Whether nothing is in progress here, and nobody takes anything from here.
+    pub fn is_idle(&self) -> bool {
+        self.parts.iter().all(Option::is_none)
+            && self.postponed.is_empty()
+            && self.exchange.is_none()
+            && self.operations.values().all(|op| op.phase == Phase::Complete)
+    }
+
+    /// The caller posted an operation. Its `op` is ours to give.
+    pub fn post(&mut self, ticket: Ticket, post: Post, out: &mut Vec<Order>) {
+        let (step, known) = (self.step, self.known.clone());
+        let postponed = Postponed { ticket, post, step, known };
+        match self.exchange {
+            Some(_) => self.postponed.push_back(postponed),
+            None => self.take(postponed, out),
+        }
+    }
+
+    fn take(&mut self, postponed: Postponed, out: &mut Vec<Order>) {
+        let Postponed { ticket, post, step, known } = postponed;
+        let (kind, len) = match (&post.group, &post.collective) {
+            (None, Collective::AllReduce { len }) => (Kind::Reduce, *len),
+            (None, Collective::Barrier) => (Kind::Reduce, 1),
+            (None, Collective::Broadcast { root, len })
+                if (*root as usize) < known.size() && post.in_place =>
+            {
+                (Kind::Broadcast(known.workers[*root as usize].id), *len)
+            }
+            _ => {
+                let part = Part::Other(ticket, post.name.clone());
+                let post = Post { op: self.part(part), ..post };
+                return out.push(Order::Post(post, Source::Caller(ticket, 0)));
+            }
+        };
+        let hash = name_hash(&post.name, None);
+        let uses = self.uses.entry(hash).or_default();
+        let name = Name { hash, uses: *uses };
+        *uses += 1;
+        let held = match kind {
+            // Its root has all of it before anybody else has any.
+            Kind::Broadcast(root) if root == self.me => Held::whole(len, self.view.version),
+            _ => Held::default(),
+        };
+        let phase = Phase::Queued;
+        let operation =
+            Operation { ticket, post, kind, len, step, held, parts: 0, phase, recovering: false };
+        self.operations.insert(name, operation);
+        self.start_if_due(name, out);
+    }
+
+    /// The engine of the view in force has completed one of its operations.
+    pub fn completed(&mut self, op: OpId, out: &mut Vec<Order>) {
+        let Some(part) = self.parts.get_mut(op.0 as usize).and_then(Option::take) else { return };
+        match part {
+            Part::Of(name, range, view) => {
+                let Some(operation) = self.operations.get_mut(&name) else { return };
+                operation.held.add(range, view);
+                operation.parts -= 1;
+                self.finish_if_whole(name, out);
+            }
+            Part::HandedOver(name) => {
+                let Some(operation) = self.operations.get_mut(&name) else { return };
+                operation.parts -= 1;
+                self.finish_if_whole(name, out);
+            }
+            Part::Other(ticket, _) => out.push(Order::Done(ticket)),
+            // Told by `exchanged`, with what they brought.
+            Part::Lengths | Part::Reports => {}
+        }
+    }
+
+    /// The engine of the view in force failed one of its operations though nobody is gone: the workers disagree.
+    pub fn failed(&mut self, op: OpId, error: Arc<OpError>, out: &mut Vec<Order>) {
+        let Some(part) = self.parts.get_mut(op.0 as usize).and_then(Option::take) else { return };
+        match part {
+            Part::Of(name, ..) | Part::HandedOver(name) => self.fail(name, error, out),
+            Part::Other(ticket, _) => out.push(Order::Fail(ticket, error)),
+            Part::Lengths | Part::Reports => {}
+        }
+    }
+
+    /// This view is in force instead of the one before, in which somebody is gone. The engine before is stopped for
+    /// good; `finals` says what it had finished of each of its operations.
+    pub fn succeed(
+        &mut self,
+        view: Arc<View>,
+        finals: impl Fn(OpId) -> Vec<Range<u64>>,
+        out: &mut Vec<Order>,
+    ) {
+        let last = self.view.version;
+        for id in self.view.ids().filter(|id| view.rank_of(*id).is_none()) {
+            self.gone.insert(id, last);
+            self.unaccounted.push(id);
+        }
+        let parts = std::mem::take(&mut self.parts);
+        for (op, part) in (0..).map(OpId).zip(parts) {
+            match part {
+                Some(Part::Of(name, range, view)) => {
+                    let Some(operation) = self.operations.get_mut(&name) else { continue };
+                    for within in finals(op) {
+                        let (start, end) = (range.start + within.start, range.start + within.end);
+                        operation.held.add(start..end.min(range.end), view);
+                    }
+                }
+                Some(Part::Other(ticket, name)) => {
+                    let peer = self.unaccounted.last().and_then(|id| self.view.rank_of(*id));
+                    let reason = "the job goes on without it, and this cannot be recovered".into();
+                    let peer = peer.unwrap_or(Rank(0));
+                    let lost = OpError::PeerLost { name, peer, reason };
+                    out.push(Order::Fail(ticket, Arc::new(lost)));
+                }
+                Some(Part::HandedOver(_) | Part::Lengths | Part::Reports) | None => {}
+            }
+        }
+        self.view = view;
+        self.expected.clear();
+        self.account = None;
+        let names: Vec<Name> = self.operations.keys().copied().collect();
+        for name in names {
+            if let Some(operation) = self.operations.get_mut(&name) {
+                operation.parts = 0;
+            }
+            self.finish_if_whole(name, out);
+        }
+        let report = self.report().encode();
+        let length = (report.len() as u64).to_le_bytes().to_vec();
+        self.exchange = Some(Exchange { report, lengths: Vec::new() });
+        let counts = vec![8; self.view.size()];
+        self.all_gather(Part::Lengths, length, counts, out);
+    }
+
+    /// An exchange brought these bytes. An error names the worker that sent what is no report.
+    pub fn exchanged(&mut self, op: OpId, bytes: &[u8], out: &mut Vec<Order>) -> Result<(), Rank> {
+        let part = self.parts.get_mut(op.0 as usize).and_then(Option::take);
+        let Some(exchange) = &mut self.exchange else { return Ok(()) };
+        match part {
+            Some(Part::Lengths) => {
+                let (lengths, _) = bytes.as_chunks::<8>();
+                let lengths: Vec<u64> = lengths.iter().map(|it| u64::from_le_bytes(*it)).collect();
+                if let Some(rank) = lengths.iter().position(|length| *length > REPORT_BYTES) {
+                    return Err(Rank(rank as u32));
+                }
+                exchange.lengths = lengths.clone();
+                let report = std::mem::take(&mut exchange.report);
+                self.all_gather(Part::Reports, report, lengths, out);
+                Ok(())
+            }
+            Some(Part::Reports) => {
+                let mut reports = Vec::new();
+                let mut rest = bytes;
+                for (rank, length) in (0..).map(Rank).zip(std::mem::take(&mut exchange.lengths)) {
+                    let (report, others) = rest.split_at_checked(length as usize).ok_or(rank)?;
+                    reports.push(Report::decode(report).ok_or(rank)?);
+                    rest = others;
+                }
+                self.exchange = None;
+                self.recover(&reports, out);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// This view is in force as well, with the same workers: what is posted from now on belongs to it.
+    pub fn adopt(&mut self, view: Arc<View>) {
+        self.view = view;
+    }
+
+    /// This view is in force instead of the one before, of which everything is over everywhere.
+    pub fn replace(&mut self, view: Arc<View>, out: &mut Vec<Order>) {
+        debug_assert!(self.is_idle(), "workers gather when they have nothing in progress");
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            self.pass(&operation);
+            out.push(Order::Release(operation.ticket));
+        }
+        self.uses.clear();
+        self.expected.clear();
+        self.parts.clear();
+        self.gone.clear();
+        self.unaccounted.clear();
+        self.view = view;
+    }
+
+    fn part(&mut self, part: Part) -> OpId {
+        let free = self.parts.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.parts.push(None);
+            self.parts.len() - 1
+        });
+        self.parts[place] = Some(part);
+        OpId(place as u32)
+    }
+
+    fn all_gather(&mut self, part: Part, input: Vec<u8>, counts: Vec<u64>, out: &mut Vec<Order>) {
+        let name = if matches!(part, Part::Lengths) { "\u{1}lengths" } else { "\u{1}reports" };
+        let output_bytes = counts.iter().sum::<u64>() as usize;
+        let post = Post {
+            op: self.part(part),
+            name: name.into(),
+            collective: Collective::AllGather { counts: counts.into() },
+            dtype: Dtype::U8,
+            reduce: ReduceOp::Sum,
+            priority: i64::MIN,
+            group: None,
+            in_place: false,
+        };
+        out.push(Order::Exchange { post, input, output_bytes });
+    }
+
+    fn report(&self) -> Report {
+        let entry = |op: &Operation| Entry {
+            step: op.step,
+            len: op.len,
+            kind: op.kind,
+            held: op.held.clone(),
+        };
+        let entries = self.operations.iter().map(|(name, op)| (*name, entry(op))).collect();
+        Report {
+            over: self.over,
+            passed: self.passed.clone(),
+            gone: self.gone.clone(),
+            uses: self.uses.clone(),
+            entries,
+        }
+    }
+
+    /// All reports are here: everybody now does what follows from them.
+    fn recover(&mut self, reports: &[Report], out: &mut Vec<Order>) {
+        self.over = reports.iter().map(|report| report.over).fold(self.over, u64::max);
+        for (id, last) in reports.iter().flat_map(|report| &report.gone) {
+            let known = self.gone.entry(*id).or_insert(*last);
+            *known = (*known).max(*last);
+        }
+        self.account = (!self.unaccounted.is_empty()).then(|| account(&self.unaccounted, reports));
+        for (name, remedy) in plan(&self.view, reports) {
+            if self.operations.get(&name).is_some_and(|op| op.phase != Phase::Queued) {
+                self.apply(name, remedy, out);
+            } else if self.operations.contains_key(&name)
+                || self.uses.get(&name.hash).is_none_or(|uses| *uses <= name.uses)
+            {
+                self.expected.insert(name, remedy);
+            }
+        }
+        for postponed in std::mem::take(&mut self.postponed) {
+            self.take(postponed, out);
+        }
+        self.tell_account_if_recovered(out);
+    }
+
+    /// Start an operation if the use before is over.
+    fn start_if_due(&mut self, name: Name, out: &mut Vec<Order>) {
+        let before = name.uses.checked_sub(1).map(|uses| Name { uses, ..name });
+        let before = before.and_then(|name| self.operations.get(&name));
+        if before.is_some_and(|before| before.phase != Phase::Complete) {
+            return;
+        }
+        let Some(operation) = self.operations.get_mut(&name) else { return };
+        if operation.phase != Phase::Queued {
+            return;
+        }
+        operation.phase = Phase::Running;
+        if let Some(remedy) = self.expected.remove(&name) {
+            self.apply(name, remedy, out);
+            return self.tell_account_if_recovered(out);
+        }
+        let collective = match operation.kind {
+            Kind::Reduce => operation.post.collective.clone(),
+            Kind::Broadcast(root) => match self.view.rank_of(root) {
+                Some(rank) => Collective::Broadcast { root: rank.0, len: operation.len },
+                None => return self.give_up(name, out),
+            },
+        };
+        operation.parts = 1;
+        let range = 0..operation.len;
+        let (post, source) = (operation.post.clone(), Source::Caller(operation.ticket, 0));
+        let op = self.part(Part::Of(name, range, self.view.version));
+        out.push(Order::Post(Post { op, collective, ..post }, source));
+    }
+
+    /// Do our part of a remedy.
+    fn apply(&mut self, name: Name, remedy: Remedy, out: &mut Vec<Order>) {
+        let Some(operation) = self.operations.get(&name) else { return };
+        let complete = operation.phase == Phase::Complete;
+        let pieces = match remedy {
+            Remedy::Pieces(pieces) => pieces,
+            Remedy::Hopeless if complete => return,
+            Remedy::Hopeless => return self.give_up(name, out),
+        };
+        let me = self.view.rank_of(self.me);
+        for Piece { start, end, way } in pieces {
+            let Some(operation) = self.operations.get(&name) else { return };
+            let (ticket, len) = (operation.ticket, end - start);
+            let (part, collective, group, source) = match way {
+                Way::Again if complete => continue,
+                Way::Again => {
+                    let collective = match (&operation.post.collective, operation.kind) {
+                        (Collective::AllReduce { .. }, _) => Collective::AllReduce { len },
+                        (_, Kind::Broadcast(root)) => {
+                            let root = self.view.rank_of(root).map_or(0, |rank| rank.0);
+                            Collective::Broadcast { root, len }
+                        }
+                        (other, Kind::Reduce) => other.clone(),
+                    };
+                    let part = Part::Of(name, start..end, self.view.version);
+                    (part, collective, None, Source::Caller(ticket, start))
+                }
+                Way::HandOver(ranks, view) => {
+                    let place = ranks.iter().position(|rank| Some(*rank) == me);
+                    let (part, source) = match (place, complete) {
+                        (None, _) => continue,
+                        (Some(0), true) => {
+                            (Part::HandedOver(name), Source::Retained(ticket, start))
+                        }
+                        (Some(0), false) => (Part::HandedOver(name), Source::Output(ticket, start)),
+                        (Some(_), true) => continue,
+                        (Some(_), false) => {
+                            (Part::Of(name, start..end, view), Source::Output(ticket, start))
+                        }
+                    };
+                    let group: Arc<[Rank]> = ranks.into();
+                    (part, Collective::Broadcast { root: 0, len }, Some(group), source)
+                }
+            };
+            let receives = matches!(part, Part::Of(..));
+            let op = self.part(part);
+            let Some(operation) = self.operations.get_mut(&name) else { return };
+            operation.parts += 1;
+            operation.recovering |= receives;
+            let in_place = !matches!(source, Source::Caller(..)) || operation.post.in_place;
+            let post = Post {
+                op,
+                name: format!("\u{1}{:016x}.{}.{start}", name.hash, name.uses).into(),
+                collective,
+                group,
+                in_place,
+                ..operation.post.clone()
+            };
+            out.push(Order::Post(post, source));
+        }
+    }
+
+    fn finish_if_whole(&mut self, name: Name, out: &mut Vec<Order>) {
+        let Some(operation) = self.operations.get_mut(&name) else { return };
+        let whole = operation.held.covers(operation.len) && operation.parts == 0;
+        if operation.phase != Phase::Running || !whole {
+            return;
+        }
+        (operation.phase, operation.recovering) = (Phase::Complete, false);
+        let (ticket, kind, step) = (operation.ticket, operation.kind, operation.step);
+        if self.view.size() > 1 {
+            out.push(Order::Retain(ticket));
+        }
+        out.push(Order::Done(ticket));
+        if kind == Kind::Reduce {
+            self.release_before(name, step, out);
+        }
+        if self.view.size() == 1
+            && let Some(operation) = self.operations.remove(&name)
+        {
+            self.pass(&operation);
+        }
+        self.start_if_due(Name { uses: name.uses + 1, ..name }, out);
+        self.tell_account_if_recovered(out);
+    }
+
+    /// All have posted an operation, so all have finished what they wait for before they post.
+    fn release_before(&mut self, name: Name, step: u64, out: &mut Vec<Order>) {
+        let is_over = |other: &Name, op: &mut Operation| {
+            let earlier = other.hash == name.hash && other.uses < name.uses;
+            op.phase == Phase::Complete && op.parts == 0 && (earlier || op.step + 2 <= step)
+        };
+        let over: Vec<Operation> =
+            self.operations.extract_if(.., is_over).map(|(_, operation)| operation).collect();
+        for operation in over {
+            self.pass(&operation);
+            out.push(Order::Release(operation.ticket));
+        }
+    }
+
+    /// An operation is over everywhere.
+    fn pass(&mut self, operation: &Operation) {
+        if operation.kind != Kind::Reduce {
+            return;
+        }
+        let views = operation.held.spans().iter().map(|span| span.view);
+        if let Some(first) = views.min() {
+            let known = self.passed.entry(operation.step).or_insert(first);
+            *known = (*known).min(first);
+        }
+        while self.passed.len() > PASSED_KEPT
+            && let Some((step, _)) = self.passed.pop_first()
+        {
+            self.over = self.over.max(step + 1);
+        }
+    }
+
+    /// What is needed of an operation was lost with the worker that had it.
+    fn give_up(&mut self, name: Name, out: &mut Vec<Order>) {
+        let Some(operation) = self.operations.get(&name) else { return };
+        let Operation { post, kind, .. } = operation;
+        let root = match kind {
+            Kind::Broadcast(root) => self.known.rank_of(*root),
+            Kind::Reduce => None,
+        };
+        let reason = "and what it alone had of this is lost".to_string();
+        let (name_of_it, peer) = (post.name.clone(), root.unwrap_or(Rank(0)));
+        let error = OpError::PeerLost { name: name_of_it, peer, reason };
+        self.fail(name, Arc::new(error), out);
+    }
+
+    fn fail(&mut self, name: Name, error: Arc<OpError>, out: &mut Vec<Order>) {
+        let Some(operation) = self.operations.remove(&name) else { return };
+        if operation.phase != Phase::Complete {
+            out.push(Order::Fail(operation.ticket, error));
+        }
+        // What else the engine does for it is nobody's any more; it must not be taken for another's.
+        self.start_if_due(Name { uses: name.uses + 1, ..name }, out);
+        self.tell_account_if_recovered(out);
+    }
+
+    fn tell_account_if_recovered(&mut self, out: &mut Vec<Order>) {
+        let recovering = !self.expected.is_empty()
+            || self.exchange.is_some()
+            || self.operations.values().any(|operation| operation.recovering);
+        if !recovering && let Some(account) = self.account.take() {
+            self.unaccounted.clear();
+            out.push(Order::Recovered(account));
+        }
+    }
+}
