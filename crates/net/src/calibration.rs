@@ -17,7 +17,9 @@ const BLOCKS: usize = 5;
 
 /// Whether workers of a first view measure: only `auto` decides by it, and only where somebody is to be measured to.
 pub(crate) fn is_due(view: &View) -> bool {
-    view.size() > 1 && view.settings.strategy == StrategyChoice::auto()
+    // Workers that come later were not measured, and nobody waits for them: an elastic job goes by the usual prices.
+    let fixed = view.membership.is_fixed();
+    fixed && view.size() > 1 && view.settings.strategy == StrategyChoice::auto()
 }
 
 /// Every worker calls this at the same point; all get the same answer.

@@ -9,7 +9,7 @@ use crate::{
     join::ControlChannel,
     runtime::helm::lock,
 };
-use paceline_job::{View, WorkerId};
+use paceline_job::{View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{
     Agreed, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
 };
@@ -49,13 +49,20 @@ struct Desk {
     stop: AtomicBool,
     /// Where the coordinator is, for people.
     coordinator: String,
+    /// In an elastic job, who is told that the view has changed under way.
+    successor: OnceLock<SuccessorSink>,
 }
+
+/// Told in an elastic job which view is in force from now on, or why this worker takes no further part.
+pub(crate) type SuccessorSink = Box<dyn Fn(Result<Arc<View>, String>) + Send + Sync>;
 
 struct State {
     participant: Participant,
     /// What the thread is to send. At most one proposal and one view put in force wait at a time.
     outgoing: Vec<ToRegistrar>,
     proposal: Option<(u64, Arc<OnceLock<Verdict>>)>,
+    /// Whether a worker was lost and the coordinator has not said yet how to go on.
+    bereft: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -85,13 +92,14 @@ impl Control {
         let (waker, wakened) = Waker::pair()?;
         let coordinator = channel.peer();
         let participant = Participant::new(me, view);
-        let state = State { participant, outgoing: Vec::new(), proposal: None };
+        let state = State { participant, outgoing: Vec::new(), proposal: None, bereft: false };
         let desk = Desk {
             state: Mutex::new(state),
             changed: Condvar::new(),
             waker,
             stop: AtomicBool::new(false),
             coordinator,
+            successor: OnceLock::new(),
         };
         Ok(Control { desk: Arc::new(desk), line: Line::Idle(channel, wakened) })
     }
@@ -124,6 +132,11 @@ impl Control {
         Ok(())
     }
 
+    /// The step that begins if none is named.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.desk.state().participant.next().max(1)
+    }
+
     /// The view in force.
     pub(crate) fn view(&self) -> Arc<View> {
         self.desk.state().participant.view().clone()
@@ -148,8 +161,9 @@ impl Control {
                     self.desk.waker.wake();
                     return Ok(Begun { step, view, entered: true });
                 }
-                Begin::Gather(_) | Begin::Removed | Begin::Dissolved { .. } => {
-                    unreachable!("the workers of a fixed job stay")
+                Begin::Removed | Begin::Gather(_) => return Err(NetError::Removed),
+                Begin::Dissolved { left, needed } => {
+                    return Err(NetError::Dissolved { left, needed });
                 }
                 Begin::Past { next } => return Err(NetError::StepPast { step, next }),
                 Begin::Doubt { version, step } => {
@@ -167,6 +181,35 @@ impl Control {
                     state = self.desk.wait(state, left);
                 }
             }
+        }
+    }
+
+    /// Tell this of every view that comes in force in the middle of a step.
+    pub(crate) fn on_succession(&self, sink: SuccessorSink) {
+        let again = self.desk.successor.set(sink).is_err();
+        debug_assert!(!again, "said once, before the line is read");
+    }
+
+    /// For whoever finds out that another worker cannot be reached.
+    pub(crate) fn accuser(&self) -> impl Fn(WorkerId, ViewVersion) + Send + use<> {
+        let desk = self.desk.clone();
+        move |worker, version| desk.lost(worker, version)
+    }
+
+    /// In an elastic job: no further step is begun here. Returns when nobody needs this worker any more, or after
+    /// `limit`.
+    pub(crate) fn finish(&self, limit: Duration) {
+        let since = Instant::now();
+        let mut state = self.desk.state();
+        let leave = state.participant.leave();
+        state.outgoing.push(leave);
+        self.desk.waker.wake();
+        while !state.participant.is_dismissed() && state.participant.is_connected() {
+            let left = limit.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            state = self.desk.wait(state, left);
         }
     }
 
@@ -209,7 +252,7 @@ impl Proposer {
     /// Propose a change; its outcome is known later.
     pub(crate) fn propose(&self, change: Change) -> Result<Proposal> {
         let mut state = self.0.state();
-        let State { participant, outgoing, proposal } = &mut *state;
+        let State { participant, outgoing, proposal, .. } = &mut *state;
         change.check(participant.view())?;
         match participant.propose(change, outgoing) {
             Ok(number) => {
@@ -280,8 +323,18 @@ impl Desk {
                 None => return Ok(unsent),
                 Some(CoordinatorMessage::Agreement(message)) => {
                     let mut state = self.state();
-                    let State { participant, outgoing, proposal } = &mut *state;
-                    match participant.hear(message, outgoing) {
+                    let State { participant, outgoing, proposal, bereft } = &mut *state;
+                    let heard = participant.hear(message, outgoing);
+                    if let Some(sink) = self.successor.get() {
+                        if let Some(view) = participant.succeed(outgoing) {
+                            *bereft = false;
+                            sink(Ok(view));
+                        }
+                        if participant.is_removed() {
+                            sink(Err("the job goes on without this worker".to_string()));
+                        }
+                    }
+                    match heard {
                         Heard::Nothing => {}
                         Heard::Outcome => self.changed.notify_all(),
                         Heard::Decision { proposal: number, outcome } => {
@@ -306,9 +359,34 @@ impl Desk {
         }
     }
 
+    /// Another worker cannot be reached: the coordinator says how to go on, if it can.
+    fn lost(&self, worker: WorkerId, version: ViewVersion) {
+        let mut state = self.state();
+        let State { participant, outgoing, bereft, .. } = &mut *state;
+        // Otherwise the coordinator has said so already, and the other has gone on.
+        *bereft |= version >= participant.view().version;
+        participant.lost(worker, version, outgoing);
+        self.waker.wake();
+        self.give_up_if_alone(&state);
+    }
+
+    /// Without a coordinator nobody can say who is left.
+    fn give_up_if_alone(&self, state: &State) {
+        if let Some(sink) = self.successor.get()
+            && state.bereft
+            && !state.participant.is_connected()
+        {
+            sink(Err(format!(
+                "a worker is lost, and so is the coordinator at {}",
+                self.coordinator
+            )));
+        }
+    }
+
     fn disconnect(&self) {
         let mut state = self.state();
         state.participant.disconnect();
+        self.give_up_if_alone(&state);
         if let Some((_, verdict)) = state.proposal.take() {
             let _ = verdict.set(Verdict::CoordinatorGone);
         }

@@ -26,8 +26,8 @@ use crate::{
     secret::Secret,
 };
 use door::{Arrival, Doorman};
-use paceline_job::{Batch, Fusion, Rank, Settings, View, WorkerId};
-use paceline_sync::agreement::{Registrar, Summons};
+use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, WorkerId};
+use paceline_sync::agreement::{Limits, Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
     net::{Shutdown, SocketAddr},
@@ -79,6 +79,8 @@ pub struct CoordinatorConfig {
     pub handshake_timeout: Duration,
     /// Who came, who was refused and why, who has gone.
     pub log: Log,
+    /// How many workers the job may have if they come and go; none if a lost one ends the job.
+    pub elastic: Option<Limits>,
     /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
     pub quiet: bool,
 }
@@ -96,6 +98,7 @@ impl CoordinatorConfig {
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
+            elastic: None,
             quiet: false,
         }
     }
@@ -332,7 +335,11 @@ impl Service {
     fn give_view(&mut self) {
         let (view, order) =
             self.roster.first_view(self.config.settings.clone(), self.config.fusion.clone());
-        let view = View { batch: self.config.batch, ..view };
+        let membership = match self.config.elastic {
+            Some(_) => Membership::Elastic,
+            None => Membership::Fixed,
+        };
+        let view = View { batch: self.config.batch, membership, ..view };
         for member in &mut self.members {
             // Members and seats come and go together.
             let position = order.iter().position(|ticket| *ticket == member.ticket);
@@ -343,7 +350,8 @@ impl Service {
             tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
         }
         let measuring = calibration::is_due(&view);
-        self.registrar = Some(Registrar::new(view, measuring));
+        let limits = self.config.elastic.unwrap_or_default();
+        self.registrar = Some(Registrar::new(view, measuring).limited(limits));
         self.phase = Phase::Running;
         self.shared.set_progress(Progress::Running { workers: self.members.len() });
     }

@@ -372,6 +372,19 @@ pub enum NetError {
         /// From where.
         step: u64,
     },
+    /// It was taken for lost, or asked to leave; start another worker in its place.
+    #[error("the job goes on without this worker; end it, and start another if one is wanted")]
+    Removed,
+    /// Start the job again, or with a smaller least number of workers.
+    #[error(
+        "{left} workers are left, and the job needs {needed}; start it again with enough of them"
+    )]
+    Dissolved {
+        /// So many.
+        left: usize,
+        /// So many.
+        needed: usize,
+    },
     /// See whether the coordinator and all workers run: one that is stopped holds up the others.
     #[error(
         "step {step} cannot begin: for {} s the coordinator at {coordinator} has not said whether view {version} comes; \

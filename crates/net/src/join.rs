@@ -4,7 +4,7 @@
 
 mod environment;
 mod host;
-mod mesh;
+pub(crate) mod mesh;
 
 pub use environment::Variables;
 pub use host::{host_identity, interface_address, tune};
@@ -12,7 +12,7 @@ pub use host::{host_identity, interface_address, tune};
 use crate::{
     coordinator::{
         COORDINATOR_MESSAGE_BYTES, Coordinator, CoordinatorConfig, CoordinatorMessage, Fate,
-        JOIN_TIMEOUT, Join, Log, WorkerMessage, decode_coordinator_message, encode,
+        JOIN_TIMEOUT, JobId, Join, Log, WorkerMessage, decode_coordinator_message, encode,
     },
     error::{NetError, Result},
     handshake::{
@@ -21,10 +21,10 @@ use crate::{
     secret::Secret,
 };
 use mesh::Place;
-use paceline_job::{Rank, Settings, View};
+use paceline_job::{Membership, Rank, Settings, View};
 use std::{
     collections::VecDeque,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     ops::RangeInclusive,
     os::fd::{AsRawFd, RawFd},
     thread,
@@ -99,6 +99,16 @@ pub struct Joined {
     /// Where this worker hosts it. Dropping it ends the control of the whole job: wait for the
     /// others first ([`Coordinator::wait`]).
     pub coordinator: Option<Coordinator>,
+    /// In an elastic job, what it takes to connect with others again.
+    pub(crate) reunion: Option<Reunion>,
+}
+
+/// What it takes to connect with the workers of another view.
+#[derive(Debug)]
+pub(crate) struct Reunion {
+    pub(crate) job: JobId,
+    pub(crate) listener: TcpListener,
+    pub(crate) config: JoinConfig,
 }
 
 /// Join a job.
@@ -143,8 +153,15 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     let place = control.ask(ask, patience).map_err(at_coordinator)?;
 
     let deadline = Deadline::after(config.timeout);
-    let peers = mesh::connect_all(&place, listener, &config, &mut control, deadline)?;
-    Ok(Joined { rank: place.rank, view: place.view, peers, control, coordinator })
+    let later = match place.view.membership {
+        Membership::Fixed => None,
+        Membership::Elastic => Some(listener.try_clone()?),
+    };
+    let watch = |is_missing: &dyn Fn(Rank) -> bool| control.check_nobody_is_gone(is_missing);
+    let peers = mesh::connect_all(&place, listener, &config, watch, deadline)?;
+    let Place { job, rank, view } = place;
+    let reunion = later.map(|listener| Reunion { job, listener, config });
+    Ok(Joined { rank, view, peers, control, coordinator, reunion })
 }
 
 /// Run the coordinator here, on the first of the addresses that the other workers were told that is
@@ -253,6 +270,20 @@ impl ControlChannel {
     /// Say good-bye, so that the others need not wonder.
     pub fn leave(mut self, fate: Fate) -> Result<()> {
         self.send(&WorkerMessage::Leave { fate })
+    }
+
+    /// Fail if somebody who is missing still will not come.
+    fn check_nobody_is_gone(&mut self, is_missing: &dyn Fn(Rank) -> bool) -> Result<()> {
+        for message in self.peek_all()? {
+            // Whoever has finished had connected; that news may merely have overtaken the connection.
+            if let CoordinatorMessage::Gone { rank, fate } = message
+                && *fate != Fate::Finished
+                && is_missing(*rank)
+            {
+                return Err(NetError::WorkerGone { rank: *rank, fate: fate.to_string() });
+            }
+        }
+        Ok(())
     }
 
     /// All news that has come, without taking it.

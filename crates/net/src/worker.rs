@@ -15,25 +15,36 @@ use crate::{
     pending::{Buffers, Handle, Pending},
     runtime::{
         core::Core,
+        crew::Crew,
         driver::{Driver, ReportSink},
-        helm::Helm,
+        helm::{Helm, lock},
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
         record::{Record, Recorder},
         trace::{Recording, TraceConfig},
     },
+    succession::Succession,
 };
-use paceline_job::{Dtype, Rank, ReduceOp, Settings, View};
+use paceline_job::{Dtype, Rank, ReduceOp, Settings, View, WorkerId};
 use paceline_sync::{
     agreement::Change,
     collective::Collective,
     engine::{Engine, Load},
     event::{OpError, OpId, Post},
     metrics::Computed,
+    recovery::Account,
     scheduler::Priority,
     strategy::AutoTable,
 };
-use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
 
 /// How long a worker that hosts the coordinator stays for the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(60);
@@ -110,25 +121,37 @@ impl Operation {
 pub struct Worker {
     helm: Arc<Helm>,
     store: Arc<Store>,
-    rank: Rank,
+    /// In the view by which the program names workers: in an elastic job it may be another in the next step.
+    rank: AtomicU32,
     thread: Option<JoinHandle<()>>,
     control: Control,
+    /// In an elastic job.
+    elastic: Option<Elastic>,
     /// Where this worker hosts it.
     coordinator: Option<Coordinator>,
     metering: Option<Arc<Metering>>,
 }
 
+/// What a worker of an elastic job has besides.
+#[derive(Debug)]
+struct Elastic {
+    me: WorkerId,
+    succession: Succession,
+    accounts: Arc<Mutex<Vec<Account>>>,
+}
+
 impl Worker {
     /// Start running as the worker that joined.
     pub fn start(joined: Joined, config: WorkerConfig) -> Result<Worker> {
-        let Joined { rank, view, peers, control, coordinator, .. } = joined;
+        let Joined { rank, view, peers, control, coordinator, reunion } = joined;
         let view = Arc::new(view);
         let store = mesh::create_store(&view, rank)?;
         let links = mesh::link(&view, rank, config.transport, peers, &store)?;
         let engine = Engine::new(rank, view.clone())?;
         let recorder = config.record.then(|| Recorder::new(rank, view.clone()));
         let mut core = Core::new(engine, Memory::new(store.clone()), recorder);
-        let metering = (config.measuring == Measuring::On).then(|| {
+        let measuring = config.measuring == Measuring::On && view.membership.is_fixed();
+        let metering = measuring.then(|| {
             let (metering, counting) = Metering::new(rank, &view);
             core.counting = Some(counting);
             metering
@@ -139,17 +162,35 @@ impl Worker {
         let host = &view.workers[rank.index()].host;
         let local = view.workers.iter().filter(|worker| worker.host == *host).count();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let helm = Arc::new(Helm::new(Driver::new(core, links, report), local <= cores)?);
-        let thread = std::thread::Builder::new()
+        let me = view.workers[rank.index()].id;
+        let control = Control::new(control, me, view.clone())?;
+        let accounts = Arc::<Mutex<Vec<Account>>>::default();
+        let mut driver = Driver::new(core, links, report);
+        if reunion.is_some() {
+            let lost = Box::new(control.accuser());
+            driver = driver.with_crew(Crew::new(me, view.clone(), lost, accounts.clone()));
+        }
+        let helm = Arc::new(Helm::new(driver, local <= cores)?);
+        let thread = thread::Builder::new()
             .name(format!("paceline-{rank}"))
             .spawn({
                 let helm = helm.clone();
                 move || helm.run()
             })
             .map_err(NetError::from)?;
-        let control = Control::new(control, view.workers[rank.index()].id, view.clone())?;
-        let thread = Some(thread);
-        let mut worker = Worker { helm, store, rank, thread, control, coordinator, metering };
+        let elastic = match reunion {
+            None => None,
+            Some(reunion) => {
+                let accuse = Box::new(control.accuser());
+                let succession =
+                    Succession::start(me, helm.clone(), reunion, config.transport, accuse)?;
+                control.on_succession(Box::new(succession.sink()));
+                Some(Elastic { me, succession, accounts })
+            }
+        };
+        let (thread, rank) = (Some(thread), AtomicU32::new(rank.0));
+        let mut worker =
+            Worker { helm, store, rank, thread, control, coordinator, metering, elastic };
         if calibration::is_due(&view) {
             worker.measure(&view)?;
         }
@@ -163,7 +204,7 @@ impl Worker {
         let view = Arc::new(view.with_measured(measured));
         self.control.adopt(view.clone());
         self.helm.with(|driver| driver.install(view));
-        if self.rank == Rank(0) {
+        if self.rank() == Rank(0) {
             // The coordinator counts views with us, and says what `auto` decides by. One that is gone does neither.
             let _ = self.control.send(&WorkerMessage::Measured(measured));
         }
@@ -177,7 +218,7 @@ impl Worker {
 
     /// This worker's place in the view.
     pub fn rank(&self) -> Rank {
-        self.rank
+        Rank(self.rank.load(Ordering::Relaxed))
     }
 
     /// Number of workers.
@@ -185,9 +226,19 @@ impl Worker {
         self.view().size()
     }
 
-    /// The view in force.
+    /// The view in force; in an elastic job, the one by which the program names workers, from one step to the next.
     pub fn view(&self) -> Arc<View> {
-        self.control.view()
+        let known = |driver: &mut Driver| driver.crew().map(|crew| crew.keeper().known().clone());
+        match &self.elastic {
+            Some(_) => self.helm.with(known).unwrap_or_else(|| self.control.view()),
+            None => self.control.view(),
+        }
+    }
+
+    /// In an elastic job: what became of the samples of workers that were lost since this was last asked. Their steps
+    /// are told when this worker has recovered from the loss, which is before it has finished the step it is in.
+    pub fn take_losses(&self) -> Vec<Account> {
+        self.elastic.as_ref().map_or(Vec::new(), |it| std::mem::take(&mut *lock(&it.accounts)))
     }
 
     /// What the engine carries right now.
@@ -214,6 +265,9 @@ impl Worker {
     }
 
     fn begin(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
+        if let Some(elastic) = &self.elastic {
+            return self.begin_elastic(elastic, step, settle);
+        }
         let begun = self.control.begin(step)?;
         if begun.entered {
             settle();
@@ -223,6 +277,33 @@ impl Worker {
             metering.begin_step(self, begun.step, &begun.view);
         }
         Ok(begun)
+    }
+
+    /// In an elastic job workers are at most two steps apart, and ranks change between steps only.
+    fn begin_elastic(
+        &self,
+        elastic: &Elastic,
+        step: Option<u64>,
+        settle: impl FnOnce(),
+    ) -> Result<Begun> {
+        let next = step.unwrap_or_else(|| self.control.next_step());
+        self.drive_until(None, |crew| crew.keeper().may_begin(next));
+        let mut begun = self.control.begin(Some(next))?;
+        if begun.entered {
+            settle();
+            self.helm.with(|driver| driver.install(begun.view.clone()));
+        }
+        self.helm.with(|driver| driver.crew().map(|crew| crew.keeper().begin(next)));
+        begun.view = self.view();
+        let rank = begun.view.rank_of(elastic.me).ok_or(NetError::Removed)?;
+        self.rank.store(rank.0, Ordering::Relaxed);
+        Ok(begun)
+    }
+
+    /// Drive until the operations of an elastic job are so far, or time is up.
+    fn drive_until(&self, deadline: Option<Instant>, is_so: impl Fn(&mut Crew) -> bool) {
+        let so_far = |driver: &mut Driver| driver.crew().is_none_or(&is_so);
+        self.helm.drive(deadline, || self.helm.with(so_far).then_some(()));
     }
 
     /// Propose other settings to all workers. They change between two steps that all workers take alike, soon after;
@@ -235,7 +316,7 @@ impl Worker {
     /// Write down what this worker does from now on, while the recording is switched on. A worker has one at a time:
     /// a second takes the place of the first, which then hears of the program only.
     pub fn trace(&self, config: &TraceConfig) -> Result<Recording> {
-        let (recording, source) = Recording::begin(config, self.rank, self.view())?;
+        let (recording, source) = Recording::begin(config, self.rank(), self.view())?;
         self.helm.with(|driver| driver.core().trace = Some(source));
         Ok(recording)
     }
@@ -416,9 +497,9 @@ impl Worker {
 
     fn member(&self, operation: &Operation) -> Result<u32> {
         match &operation.group {
-            None => Ok(self.rank.0),
+            None => Ok(self.rank().0),
             Some(ranks) => {
-                let place = ranks.iter().position(|rank| *rank == self.rank);
+                let place = ranks.iter().position(|rank| *rank == self.rank());
                 let name = operation.name.clone();
                 place.map(|place| place as u32).ok_or(NetError::NotInGroup { name })
             }
@@ -502,6 +583,14 @@ impl Worker {
 
     fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
+        if self.elastic.is_some() && !thread::panicking() {
+            // Others may lack what this worker has, until all are done.
+            self.drive_until(Some(Instant::now() + OTHERS_LEAVE), |crew| crew.is_idle());
+            self.control.finish(OTHERS_LEAVE);
+        }
+        if let Some(elastic) = &mut self.elastic {
+            elastic.succession.stop();
+        }
         self.helm.stop();
         // The thread cannot have panicked: it only takes turns.
         let _ = thread.join();

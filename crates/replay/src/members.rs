@@ -13,7 +13,7 @@ pub use conditions::Conditions;
 pub use ledger::Ledger;
 
 use crate::{random::Random, timeline::Timeline};
-use actor::{Actor, Envelope, Told};
+use actor::{Actor, Envelope, Outbox, Told};
 use conditions::Trouble;
 use paceline_job::{Membership, Time, View, WorkerId};
 use paceline_sync::agreement::{
@@ -302,19 +302,14 @@ impl Run {
             self.later(pause, Happening::Reconnect(id));
             return Ok(());
         };
-        let view = registrar.view().clone();
-        let known = view.rank_of(id).is_some() && registrar.absent().contains(&id);
-        if view.rank_of(id).is_some() && !known {
+        if registrar.is_present(id) {
             // The connection before is not known to be gone: it comes back when it is.
             let pause = self.delay();
             self.later(pause, Happening::Reconnect(id));
             return Ok(());
         }
         self.lines.insert(id, self.term);
-        if known {
-            return self.act(id, |actor, _| actor.reconnected());
-        }
-        self.act(id, |actor, _| actor.hear(ToParticipant::Latest { view }))
+        self.act(id, |actor, _| actor.reconnected())
     }
 
     fn register(&mut self, with: impl FnOnce(&mut Registrar, &mut Vec<Summons>)) {
@@ -347,7 +342,7 @@ impl Run {
         let Some(actor) = self.actors.get_mut(&id) else { return Ok(()) };
         act(actor, &mut self.ledger);
         actor.proceed(&mut self.ledger, &mut self.random)?;
-        let (said, sent, laters) = actor.take_outbox();
+        let Outbox { said, sent, laters } = actor.take_outbox();
         if let Some(step) = actor.joined_at {
             self.first_steps.insert(id, step);
         }

@@ -3,13 +3,13 @@
 //! by name and disturbs nobody. This file knows nothing of what the connections will carry.
 
 use super::{
-    ControlChannel, JoinConfig,
+    JoinConfig,
     host::{is_loopback, tune},
 };
 use crate::{
     coordinator::{
-        CoordinatorMessage, Fate, INTRODUCTION_BYTES, Introduction, IntroductionAnswer, JobId,
-        Refusal, decode_introduction, decode_introduction_answer, encode,
+        INTRODUCTION_BYTES, Introduction, IntroductionAnswer, JobId, Refusal, decode_introduction,
+        decode_introduction_answer, encode,
     },
     error::{NetError, Result},
     handshake::{
@@ -42,18 +42,19 @@ const CONNECT_ATTEMPT: Duration = Duration::from_secs(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who we are to our peers.
-pub(super) struct Place {
-    pub(super) job: JobId,
-    pub(super) rank: Rank,
-    pub(super) view: View,
+pub(crate) struct Place {
+    pub(crate) job: JobId,
+    pub(crate) rank: Rank,
+    pub(crate) view: View,
 }
 
-/// Connect with everybody; the result is indexed by rank, empty for ourselves.
-pub(super) fn connect_all(
+/// Connect with everybody; the result is indexed by rank, empty for ourselves. Again and again `watch` is told who is
+/// missing, and may end it.
+pub(crate) fn connect_all(
     place: &Place,
     listener: TcpListener,
     config: &JoinConfig,
-    control: &mut ControlChannel,
+    mut watch: impl FnMut(&dyn Fn(Rank) -> bool) -> Result<()>,
     deadline: Deadline,
 ) -> Result<Vec<Vec<Connection>>> {
     let size = place.view.size();
@@ -99,16 +100,7 @@ pub(super) fn connect_all(
         let missing = |peers: &[Vec<Option<Connection>>], rank: usize| {
             peers[rank].iter().any(Option::is_none)
         };
-        for message in control.peek_all()? {
-            // Whoever has finished had connected; that news may merely have overtaken the connection.
-            if let CoordinatorMessage::Gone { rank, fate } = message
-                && *fate != Fate::Finished
-                && rank.index() < size
-                && missing(&peers, rank.index())
-            {
-                return Err(NetError::WorkerGone { rank: *rank, fate: fate.to_string() });
-            }
-        }
+        watch(&|rank: Rank| rank.index() < size && missing(&peers, rank.index()))?;
         if deadline.remaining().is_zero() && awaited > 0 {
             let ranks = (0..size).filter(|rank| missing(&peers, *rank));
             return Err(NetError::PeersMissing {

@@ -5,7 +5,8 @@
 use super::{
     carried::Counting,
     core::Core,
-    memory::{self, OpMemory},
+    crew::{Crew, Task},
+    memory::{self, Memory, OpMemory, Store},
     segment::Segment,
     shm::{AsleepWord, Copies, ShmLink},
     tcp::{End, TcpLink},
@@ -14,6 +15,7 @@ use super::{
 use crate::handle::Completion;
 use paceline_job::{Rank, Time, View, ViewVersion};
 use paceline_sync::{
+    engine::Engine,
     event::{Action, Event, Loc, OpError, OpId, Payload, Post, Report},
     frame::{Header, Kind, OpKey},
     scheduler::peer_in_turn,
@@ -30,6 +32,9 @@ const BELL_TURNS: u32 = 256;
 
 /// How long leaving waits for the kernel to take the last frames.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How often those who wait look whether a frozen driver goes on: of several who sleep, the bell may wake only one.
+const FROZEN_NAP: Duration = Duration::from_millis(2);
 
 /// The way to one peer.
 #[derive(Debug)]
@@ -65,6 +70,10 @@ pub(crate) struct Driver {
     idle_turns: u32,
     next_tick: Time,
     report: ReportSink,
+    /// In an elastic job, what outlives the engine.
+    crew: Option<Crew>,
+    /// Whether a worker of an elastic job was lost: the engine rests until there is another.
+    frozen: bool,
 }
 
 /// See [`Driver::withdraw`].
@@ -99,6 +108,53 @@ impl Driver {
             idle_turns: 0,
             next_tick: Time(u64::MAX),
             report,
+            crew: None,
+            frozen: false,
+        }
+    }
+
+    /// Run in an elastic job.
+    pub(crate) fn with_crew(self, crew: Crew) -> Driver {
+        Driver { crew: Some(crew), ..self }
+    }
+
+    pub(crate) fn crew(&mut self) -> Option<&mut Crew> {
+        self.crew.as_mut()
+    }
+
+    /// In an elastic job: another view is in force, with other links, and what was in progress is recovered there.
+    pub(crate) fn succeed(&mut self, engine: Engine, links: Vec<Option<Link>>, store: Arc<Store>) {
+        let view = engine.view().clone();
+        let before = std::mem::replace(&mut self.core.engine, engine);
+        self.asleep = AsleepWord::of(&store.segment);
+        // The links go first: nothing may be read into memory that is named no longer.
+        self.links = links;
+        self.core.memory = Memory::new(store);
+        self.core.actions.clear();
+        self.core.receipts.clear();
+        self.copies = Copies::default();
+        self.departed.clear();
+        self.delivered.clear();
+        self.frozen = false;
+        if let Some(crew) = &mut self.crew {
+            crew.succeed(view, &before);
+        }
+        self.core.look_at_clock();
+        self.perform();
+        self.flush();
+    }
+
+    /// In an elastic job: this worker takes no further part.
+    pub(crate) fn dismiss(&mut self, reason: &str) {
+        self.frozen = true;
+        self.links.iter_mut().for_each(|link| drop(link.take()));
+        let peer = self.core.engine.rank();
+        let failed = || {
+            let (name, reason) = ("all".into(), reason.to_string());
+            Err(Arc::new(OpError::PeerLost { name, peer, reason }))
+        };
+        for task in self.crew.as_mut().map_or(Vec::new(), |crew| crew.dismiss(failed)) {
+            self.obey(task);
         }
     }
 
@@ -122,6 +178,14 @@ impl Driver {
         completion: Arc<Completion>,
         at: Option<u64>,
     ) {
+        if let Some(crew) = &mut self.crew {
+            self.in_flight += 1;
+            crew.post(post, self.core.engine.rank(), memory, completion);
+            self.core.look_at_clock();
+            self.perform();
+            self.flush();
+            return;
+        }
         let op = self.free_ops.pop().unwrap_or_else(|| {
             self.completions.push(None);
             OpId(self.completions.len() as u32 - 1)
@@ -141,6 +205,9 @@ impl Driver {
     }
 
     pub(crate) fn install(&mut self, view: Arc<View>) {
+        if let Some(crew) = &mut self.crew {
+            crew.keeper().adopt(view.clone());
+        }
         self.core.look_at_clock();
         self.core.feed(Event::View(view));
         self.perform();
@@ -148,6 +215,9 @@ impl Driver {
 
     /// One turn. Says whether anything happened.
     pub(crate) fn turn(&mut self) -> bool {
+        if self.frozen {
+            return false;
+        }
         let now = self.core.look_at_clock();
         let look_at_bells = self.idle_turns.is_multiple_of(BELL_TURNS);
         let mut any = false;
@@ -193,6 +263,9 @@ impl Driver {
 
     /// Give links what they can take, in turn. Says whether anything went out.
     fn flush(&mut self) -> bool {
+        if self.frozen {
+            return false;
+        }
         let mut any = false;
         let (me, size) = (self.core.engine.rank(), self.links.len());
         for place in 0..size {
@@ -232,6 +305,32 @@ impl Driver {
     /// Do what the engine asked for, and what it asks for in consequence. Bounded by the programs in
     /// progress: every action either moves a lane forward or ends something.
     fn perform(&mut self) {
+        loop {
+            self.perform_actions();
+            match self.crew.as_mut().and_then(Crew::next) {
+                Some(task) => self.obey(task),
+                None => return,
+            }
+        }
+    }
+
+    /// What the keeper wants done.
+    fn obey(&mut self, task: Task) {
+        match task {
+            Task::Post(post, memory) => {
+                self.core.memory.enter(post.op, memory);
+                if !self.frozen {
+                    self.core.feed(Event::Post(Box::new(post)));
+                }
+            }
+            Task::Over(completion, outcome) => {
+                self.in_flight -= 1;
+                completion.finish(outcome);
+            }
+        }
+    }
+
+    fn perform_actions(&mut self) {
         while !self.core.actions.is_empty() {
             let mut batch = std::mem::take(&mut self.batch);
             std::mem::swap(&mut batch, &mut self.core.actions);
@@ -356,6 +455,9 @@ impl Driver {
 
     fn finish(&mut self, op: OpId, outcome: Result<(), Arc<OpError>>) {
         self.core.memory.leave(op);
+        if let Some(crew) = &mut self.crew {
+            return crew.over(op, outcome);
+        }
         if let Some(trace) = &mut self.core.trace {
             trace.over(op, outcome.is_ok());
         }
@@ -377,6 +479,14 @@ impl Driver {
                 self.departed.push(link.segment());
             }
         }
+        if let Some(crew) = &self.crew {
+            // Who left in good order is needed by nobody. Whoever is lost is missed by all: nothing more comes of this view.
+            if let End::Broken(_) = end {
+                self.frozen = true;
+                crew.tell_lost(self.core.engine.view(), peer);
+            }
+            return;
+        }
         self.core.feed(match end {
             End::Left => Event::PeerLeft { peer },
             End::Broken(reason) => Event::PeerLost { peer, reason },
@@ -385,10 +495,11 @@ impl Driver {
 
     /// Whether something waits to go out that only a turn can move.
     pub(crate) fn wants_to_write(&self) -> bool {
-        self.links.iter().flatten().any(|link| match link {
-            Link::Tcp { connections, .. } => connections.iter().any(TcpLink::wants_to_write),
-            Link::Shm(link) => link.wants_to_write(),
-        })
+        !self.frozen
+            && self.links.iter().flatten().any(|link| match link {
+                Link::Tcp { connections, .. } => connections.iter().any(TcpLink::wants_to_write),
+                Link::Shm(link) => link.wants_to_write(),
+            })
     }
 
     /// Before sleeping: peers must ring from now on. False if something has come meanwhile.
@@ -414,6 +525,9 @@ impl Driver {
     /// What to poll, and until when at most.
     pub(crate) fn interests(&mut self, fds: &mut Vec<libc::pollfd>) -> Option<Duration> {
         self.schedule_tick();
+        if self.frozen {
+            return Some(FROZEN_NAP);
+        }
         for link in self.links.iter().flatten() {
             let connections: &[TcpLink] = match link {
                 Link::Tcp { connections, .. } => connections,

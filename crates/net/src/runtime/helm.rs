@@ -119,6 +119,12 @@ impl Helm {
         self.look_into_inbox();
     }
 
+    /// The driver has other links than those that somebody may be waiting at: look again.
+    pub(crate) fn stir(&self) {
+        self.ring();
+        self.look_into_inbox();
+    }
+
     /// Let [`Helm::run`] return.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);

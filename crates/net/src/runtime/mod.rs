@@ -4,6 +4,7 @@
 
 pub(crate) mod carried;
 pub(crate) mod core;
+pub(crate) mod crew;
 pub(crate) mod driver;
 pub(crate) mod helm;
 pub(crate) mod memory;

@@ -28,6 +28,14 @@ pub(super) struct Envelope {
     payload: Vec<u8>,
 }
 
+/// What a worker wants to be passed on.
+pub(super) struct Outbox {
+    pub(super) said: Vec<ToRegistrar>,
+    pub(super) sent: Vec<(WorkerId, Envelope)>,
+    /// To itself, after so many nanoseconds.
+    pub(super) laters: Vec<(u64, Told)>,
+}
+
 /// What happens to a worker.
 #[derive(Debug)]
 pub(super) enum Told {
@@ -181,11 +189,10 @@ impl Actor {
         )
     }
 
-    pub(super) fn take_outbox(
-        &mut self,
-    ) -> (Vec<ToRegistrar>, Vec<(WorkerId, Envelope)>, Vec<(u64, Told)>) {
+    pub(super) fn take_outbox(&mut self) -> Outbox {
         use std::mem::take;
-        (take(&mut self.said), take(&mut self.sent), take(&mut self.laters))
+        let (said, sent) = (take(&mut self.said), take(&mut self.sent));
+        Outbox { said, sent, laters: take(&mut self.laters) }
     }
 
     pub(super) fn hear(&mut self, message: ToParticipant) {
@@ -212,7 +219,7 @@ impl Actor {
         for worker in &self.unreachable {
             if self.era.rank_of(*worker).is_some() {
                 self.frozen = true;
-                self.participant.lost(*worker, &mut self.said);
+                self.participant.lost(*worker, self.era.version, &mut self.said);
             }
         }
     }

@@ -159,10 +159,10 @@ impl Ledger {
     }
 
     fn check_results(&mut self) -> Result<(), String> {
-        let mut before: Option<(&(u64, usize, WorkerId), &Vec<i64>)> = None;
-        for (key @ (step, tensor, worker), values) in &self.results {
-            let same = before.filter(|((s, t, _), _)| (s, t) == (step, tensor));
-            if let Some(((_, _, other), theirs)) = same
+        let mut before: Option<(u64, usize, WorkerId, &[i64])> = None;
+        for ((step, tensor, worker), values) in &self.results {
+            let same = before.filter(|(s, t, ..)| (s, t) == (step, tensor));
+            if let Some((_, _, other, theirs)) = same
                 && theirs != values
             {
                 return Err(format!(
@@ -172,7 +172,7 @@ impl Ledger {
             }
             let mixed = values.iter().any(|value| *value != values[0]);
             self.mixed += usize::from(mixed && same.is_none());
-            before = Some((key, values));
+            before = Some((*step, *tensor, *worker, values));
         }
         Ok(())
     }

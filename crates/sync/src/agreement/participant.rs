@@ -265,9 +265,10 @@ impl Participant {
         Ok(proposal)
     }
 
-    /// Contact with another worker is lost: the registrar decides what that means.
-    pub fn lost(&self, worker: WorkerId, out: &mut Vec<ToRegistrar>) {
-        out.push(ToRegistrar::Lost { worker, version: self.view.version, next: self.next });
+    /// Contact with another worker is lost, which `version` had brought together with this one: the registrar decides
+    /// what that means. In an older view than the latest it means that the other is further.
+    pub fn lost(&self, worker: WorkerId, version: ViewVersion, out: &mut Vec<ToRegistrar>) {
+        out.push(ToRegistrar::Lost { worker, version, next: self.next });
     }
 
     /// The registrar said something.

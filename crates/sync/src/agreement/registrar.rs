@@ -188,7 +188,12 @@ impl Registrar {
         if let ToRegistrar::Gathered { ballot, .. } = message {
             return self.gathered(from, ballot, out);
         }
-        let Some(standing) = self.workers.get_mut(&from) else { return };
+        let Some(standing) = self.workers.get_mut(&from) else {
+            if let ToRegistrar::Resume { .. } = message {
+                self.turn_away(from, out);
+            }
+            return;
+        };
         standing.next = standing.next.max(message.next().min(MAXIMUM_STEP));
         match message {
             // One that comes a second time was answered the first time.

@@ -199,7 +199,8 @@ mod tests {
     fn known(held: &[(u64, u64, u32)], kind: Kind) -> Report {
         let mut entry = Entry { step: 3, len: 8, kind, held: Held::default() };
         held.iter().for_each(|(start, end, view)| entry.held.add(*start..*end, ViewVersion(*view)));
-        Report { over: 2, uses: [(1, 1)].into(), entries: [(NAME, entry)].into() }
+        let (uses, entries) = ([(1, 1)].into(), [(NAME, entry)].into());
+        Report { over: 2, uses, entries, ..Report::default() }
     }
 
     fn absent() -> Report {

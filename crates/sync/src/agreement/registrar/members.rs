@@ -155,7 +155,10 @@ impl Registrar {
             }
             return self.take_next(out);
         }
-        if self.workers.contains_key(&id) {
+        if self.workers.values().all(|standing| standing.finished) {
+            // All have been dismissed.
+            self.remove(id);
+        } else if self.workers.contains_key(&id) {
             self.go_on_without(&[id], out);
         }
     }
@@ -231,6 +234,20 @@ impl Registrar {
         if self.workers.values().all(|standing| standing.finished) {
             self.tell_all(&ToParticipant::Dismissed, out);
         }
+    }
+
+    /// Whether a worker takes part and is there. If it comes again, its connection before is not known to be gone yet.
+    pub fn is_present(&self, id: WorkerId) -> bool {
+        self.workers.get(&id).is_some_and(|standing| standing.present)
+    }
+
+    /// Somebody comes back who is not needed: the others have gone on, or all are done.
+    pub(super) fn turn_away(&self, id: WorkerId, out: &mut Vec<Summons>) {
+        let message = match self.view.rank_of(id) {
+            Some(_) => ToParticipant::Dismissed,
+            None => ToParticipant::Latest { view: self.view.clone() },
+        };
+        out.push(Summons { to: id, message });
     }
 
     /// A worker is connected again, with a registrar that may not know what the one before was about.
