@@ -124,7 +124,9 @@ proptest! {
             let after = registrar.view().version;
             prop_assert!(after.0 == before.0 || after.0 == before.0 + 1);
             prop_assert!(registrar.view().size() > 0);
-            prop_assert!(out.iter().all(|summons| summons.to.0 < known));
+            // Nobody hears anything but those who are known, and whoever asked.
+            let speaker = WorkerId(id);
+            prop_assert!(out.iter().all(|it| it.to.0 < known || it.to == speaker));
             prop_assert!(out.iter().all(|summons| summons.message.is_sound()));
             // One attempt follows one message, with a few words for each worker.
             prop_assert!(out.len() <= 8 * known as usize);
