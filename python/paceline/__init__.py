@@ -26,7 +26,9 @@ from paceline._native import (
     StalledError,
     __version__,
 )
+from paceline.adaptation import attach, detach, epoch, report
 from paceline.metering import Metrics, WorkerMetrics, metrics
+from paceline.policy import Context, Policy, Resize
 from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
 
 _IN_TORCH = (
@@ -45,15 +47,21 @@ _IN_TORCH = (
 
 __all__ = [
     "AbortedError",
+    "Context",
     "JoinError",
     "Metrics",
     "MismatchError",
     "PacelineError",
     "PeerLostError",
+    "Policy",
+    "Resize",
     "StalledError",
     "WorkerMetrics",
     "__version__",
+    "attach",
     "begin_step",
+    "detach",
+    "epoch",
     "init",
     "is_initialized",
     "local_rank",
@@ -61,6 +69,7 @@ __all__ = [
     "metrics",
     "propose",
     "rank",
+    "report",
     "shutdown",
     "size",
     *_IN_TORCH,

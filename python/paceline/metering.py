@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline import world
+from paceline._native import Worker
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,12 @@ def metrics() -> Metrics | None:
     >>> metrics().step
     4
     """
-    shown = world.membership().worker.metrics()
+    return of(world.membership().worker)
+
+
+def of(worker: Worker) -> Metrics | None:
+    """The metrics of a worker's job."""
+    shown = worker.metrics()
     if shown is None:
         return None
     workers = tuple(

@@ -11,8 +11,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh_secret
+
+if TYPE_CHECKING:
+    from paceline.adaptation import Adaptation
 
 #: How long the process that hosts the coordinator stays for the others, in seconds.
 PATIENCE = 60.0
@@ -35,6 +39,8 @@ class Membership:
         self.users = 0
         #: Whether the program, or our optimizer, says where steps begin.
         self.counts_steps = False
+        #: The policies of the job, once some are attached.
+        self.adaptation: Adaptation | None = None
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}
@@ -57,12 +63,24 @@ class Membership:
             self._generations[group] = self._generations.get(group, 0) + 1
             return self._generations[group]
 
+    def begin_step(self) -> None:
+        """One step is over, and the next begins, of a program that measures no gradients."""
+        adaptation = self.adaptation
+        if adaptation is not None:
+            adaptation.exchange(None)
+            adaptation.after_step()
+        self.worker.begin_step()
+        if adaptation is not None:
+            adaptation.before_step()
+
     def close(self, patience: float = PATIENCE, drain: float = DRAIN) -> None:
         """Leave the job; what is in flight after ``drain`` seconds fails. After a fork, the child has
         nothing to leave."""
         if os.getpid() != self._process:
             return
         with self._closing:
+            if self.adaptation is not None and drain > 0.0:
+                self.adaptation.end()
             _tell_tracing("left", self.worker)
             self.worker.close(patience, drain)
             if threading.current_thread() is not self._thread:
@@ -197,7 +215,7 @@ def begin_step() -> None:
     """
     for joined in memberships():
         joined.counts_steps = True
-        joined.worker.begin_step()
+        joined.begin_step()
 
 
 def propose(

@@ -28,10 +28,12 @@ mod oracle;
 mod portable;
 mod reduce;
 mod slices;
+mod squares;
 mod stream;
 
 pub use cast::cast;
 pub use error::KernelError;
 pub use reduce::{combine, copy, finish};
 pub use slices::{accumulate, cast_slice, combine_slices, finish_slice};
+pub use squares::{sum_of_squares, sum_of_squares_slice};
 pub use stream::stream;

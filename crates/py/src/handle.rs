@@ -4,12 +4,15 @@ use crate::{
     coordinator::seconds_from,
     error::{self, PacelineError},
     notice::Flight,
+    request::Region,
+    squares::Measure,
     staging::{Failure, Staged},
 };
+use paceline_job::Dtype;
 use paceline_net::Handle as Running;
 use pyo3::prelude::*;
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -22,6 +25,17 @@ pub(crate) struct Handle {
     name: Arc<str>,
     way: Way,
     flight: Arc<Flight>,
+    /// Who is to see the result, until it has.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// Somebody who measures the result, and where it will be.
+pub(crate) struct Seen {
+    pub(crate) measure: Arc<Measure>,
+    pub(crate) dtype: Dtype,
+    pub(crate) output: Region,
+    /// Owns that memory.
+    pub(crate) keep: Option<Py<PyAny>>,
 }
 
 /// How its memory reaches the engine.
@@ -33,22 +47,38 @@ enum Way {
 }
 
 impl Handle {
-    pub(crate) fn posted(name: Arc<str>, running: Running, flight: Arc<Flight>) -> Handle {
+    /// `seen` is who measures the result; it is of memory that the operation's owner keeps.
+    pub(crate) fn posted(
+        name: Arc<str>,
+        running: Running,
+        flight: Arc<Flight>,
+        seen: Option<Seen>,
+    ) -> Handle {
         running.when_done({
             let flight = flight.clone();
             move |_| flight.end()
         });
-        Handle { name, way: Way::Posted(running), flight }
+        Handle { name, way: Way::Posted(running), flight, seen: Mutex::new(seen) }
     }
 
     pub(crate) fn staged(name: Arc<str>, staged: Staged, flight: Arc<Flight>) -> Handle {
-        Handle { name, way: Way::Staged(staged), flight }
+        Handle { name, way: Way::Staged(staged), flight, seen: Mutex::default() }
     }
 
     fn poll(&self) -> Option<Result<(), Failure>> {
         match &self.way {
             Way::Posted(running) => running.poll().map(|end| end.map_err(Failure::Operation)),
             Way::Staged(staged) => staged.poll(),
+        }
+    }
+
+    /// The first who waits shows the result to whoever measures it.
+    fn show(&self, py: Python<'_>) {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Seen { measure, dtype, output, keep }) = seen {
+            // SAFETY: the operation is over, so the engine is done with the memory, and `keep` owns it until the next line.
+            py.detach(|| unsafe { measure.averaged(dtype, output) });
+            drop(keep);
         }
     }
 
@@ -94,7 +124,10 @@ impl Handle {
         })?;
         match (over, self.exception(py)) {
             (None, _) => Ok(false),
-            (Some(()), None) => Ok(true),
+            (Some(()), None) => {
+                self.show(py);
+                Ok(true)
+            }
             (Some(()), Some(error)) => Err(error),
         }
     }

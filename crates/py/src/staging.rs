@@ -10,6 +10,7 @@ use crate::{
     cuda::{CudaError, Event, Stream},
     notice::Flight,
     request::{Piece, Region, Request},
+    squares::Measure,
 };
 use paceline_job::Dtype;
 use paceline_net::{Handle as Running, Operation, Outcome, Worker};
@@ -76,6 +77,7 @@ impl Staging {
         request: &Request,
         device: &Device,
         flight: &Arc<Flight>,
+        squares: Option<Arc<Measure>>,
     ) -> Result<Staged, CudaError> {
         let (compute, down, up) = device.streams;
         // SAFETY: the caller's promise.
@@ -85,6 +87,8 @@ impl Staging {
         let pieces = request.pieces();
         let progress = Arc::new(Progress {
             flight: flight.clone(),
+            squares,
+            dtype: request.dtype,
             up,
             state: Mutex::new(State {
                 to_post: pieces.len(),
@@ -111,11 +115,11 @@ impl Staging {
                 Ok(Descent {
                     made: down.record()?,
                     operation,
-                    dtype: request.dtype,
-                    input: host,
+                    input: (host, reads),
                     ascent: Ascent {
                         device: at(device.output),
                         host: at(request.output),
+                        elements: writes,
                         bytes: (writes * size) as usize,
                     },
                     progress: progress.clone(),
@@ -177,8 +181,7 @@ impl Queue {
 struct Descent {
     made: Event,
     operation: Operation,
-    dtype: Dtype,
-    input: usize,
+    input: Region,
     ascent: Ascent,
     progress: Arc<Progress>,
     posted: Arc<Mutex<Vec<Running>>>,
@@ -189,12 +192,13 @@ struct Descent {
 struct Ascent {
     device: usize,
     host: usize,
+    elements: u64,
     bytes: usize,
 }
 
 impl Descent {
     fn post(self, worker: &Slot) {
-        let Descent { made, operation, dtype, input, ascent, progress, posted } = self;
+        let Descent { made, operation, input, ascent, progress, posted } = self;
         if let Err(error) = made.wait() {
             return progress.over(Err(Failure::Copy(error)));
         }
@@ -202,7 +206,12 @@ impl Descent {
         let Some(worker) = worker.as_ref() else {
             return progress.over(Err(Failure::Closed));
         };
-        let (input, output) = (input as *const u8, ascent.host as *mut u8);
+        let dtype = progress.dtype;
+        if let Some(squares) = &progress.squares {
+            // SAFETY: as below; the copy down is made, and nobody else has the memory yet.
+            unsafe { squares.contributed(dtype, input) };
+        }
+        let (input, output) = (input.0 as *const u8, ascent.host as *mut u8);
         // SAFETY: whoever started it promised memory of the lengths that were checked, until the flight ended,
         // which it does not before this operation has.
         let running = unsafe { worker.start_from_device(operation, dtype, input, output) };
@@ -215,6 +224,9 @@ impl Descent {
 /// How far an operation has come, as those see it who move it on. They hold no engine: it holds them.
 struct Progress {
     flight: Arc<Flight>,
+    /// Who sees what goes in and what comes out.
+    squares: Option<Arc<Measure>>,
+    dtype: Dtype,
     up: Stream,
     state: Mutex<State>,
     changed: Condvar,
@@ -246,14 +258,19 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// On the thread that drives the engine, which does not wait here: asking for a copy is all.
-    fn arrived(&self, outcome: Outcome, Ascent { device, host, bytes }: Ascent) {
+    /// On the thread that drives the engine, which does not wait here: asking for a copy is all, and a look at a small part.
+    fn arrived(&self, outcome: Outcome, Ascent { device, host, elements, bytes }: Ascent) {
+        let went_well = outcome.is_ok();
         let outcome = match outcome {
             Err(error) => Err(Failure::Operation(error)),
             Ok(()) if bytes == 0 => Ok(()),
             // SAFETY: whoever started it promised both until the event that is recorded after this is past.
             Ok(()) => unsafe { self.up.copy_up(device, host, bytes) }.map_err(Failure::Copy),
         };
+        if let Some(squares) = self.squares.as_ref().filter(|_| went_well) {
+            // SAFETY: the flight has not ended, so the memory is there; the engine is done with it and the device only reads.
+            unsafe { squares.averaged(self.dtype, (host, elements)) };
+        }
         self.over(outcome);
     }
 

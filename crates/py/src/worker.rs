@@ -4,11 +4,12 @@
 use crate::{
     coordinator::{Coordinator, seconds_from},
     error::{self, PacelineError},
-    handle::Handle,
+    handle::{Handle, Seen},
     metrics,
     notice::Notices,
     proposal::{Proposal, Size},
     request::{Choices, Region, Request},
+    squares::Squares,
     staging::{Device, Slot, Staging},
     trace::Recording,
     tuning,
@@ -167,10 +168,11 @@ impl Worker {
     /// `all_to_all` (`counts` is sent, `receives` received) and `barrier` (one `u8`). `root`, and for
     /// `send` and `recv` the other side, is a member: a place in `ranks`, which are all if `None`.
     /// `input` and `output` are `(address, elements)`; what a member does not read or write is
-    /// `(0, 0)`. `keep` is kept until the operation ended; it must own that memory.
+    /// `(0, 0)`. `keep` is kept until the operation ended; it must own that memory. `squares` is told of what goes in,
+    /// and of what came out when the handle is waited for.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn post(
@@ -188,17 +190,27 @@ impl Worker {
         priority: i64,
         ranks: Option<Vec<u32>>,
         keep: Option<Py<PyAny>>,
+        squares: Option<&Squares>,
     ) -> PyResult<Handle> {
         let choices = Choices { receives, root, reduce, priority, ranks };
         let me = (self.rank, self.size);
         let request = Request::read(me, kind, name, dtype, counts, input, output, choices)
             .map_err(PacelineError::new_err)?;
-        let flight = self.notices.flight(keep, request.needed());
-        let Request { operation, dtype, .. } = request;
+        let Request { ref operation, dtype, .. } = request;
         let name = operation.name.clone();
+        let seen = squares.map(|squares| {
+            let keep = keep.as_ref().map(|keep| keep.clone_ref(py));
+            Seen { measure: squares.measure(), dtype, output, keep }
+        });
+        let flight = self.notices.flight(keep, request.needed());
+        let operation = request.operation;
         let running = py.detach(|| {
             let worker = self.read();
             let worker = worker.as_ref()?;
+            if let Some(squares) = squares {
+                // SAFETY: as below; nobody else has the memory yet.
+                unsafe { squares.measure().contributed(dtype, input) };
+            }
             let (input, output) = (input.0 as *const u8, output.0 as *mut u8);
             // SAFETY: the caller gives addresses of memory that `keep` owns, of the lengths checked
             // above; `keep` lives until the operation ended.
@@ -208,7 +220,7 @@ impl Worker {
             flight.end();
             return Err(error::closed());
         };
-        Ok(Handle::posted(name, running, flight))
+        Ok(Handle::posted(name, running, flight, seen))
     }
 
     /// As `post`, for memory of a CUDA device: `input` and `output` are there, and pass through
@@ -218,7 +230,7 @@ impl Worker {
     /// of which `Handle.precede` was called, when the operation ended. `keep` owns all four regions.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, host_input, host_output, streams, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn stage(
@@ -239,6 +251,7 @@ impl Worker {
         priority: i64,
         ranks: Option<Vec<u32>>,
         keep: Option<Py<PyAny>>,
+        squares: Option<&Squares>,
     ) -> PyResult<Handle> {
         let choices = Choices { receives, root, reduce, priority, ranks };
         let me = (self.rank, self.size);
@@ -251,10 +264,12 @@ impl Worker {
         }
         let flight = self.notices.flight(keep, request.needed());
         let device = Device { input, output, streams };
+        let squares = squares.map(Squares::measure);
         // SAFETY: the caller gives addresses of memory that `keep` owns, of the lengths checked above, and
         // streams of PyTorch's, which live as long as the process; `keep` lives until the flight ended and
         // its event is past.
-        let staged = py.detach(|| unsafe { self.staging.start(&request, &device, &flight) });
+        let staged =
+            py.detach(|| unsafe { self.staging.start(&request, &device, &flight, squares) });
         match staged {
             Ok(staged) => Ok(Handle::staged(request.operation.name, staged, flight)),
             Err(problem) => {

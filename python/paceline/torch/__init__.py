@@ -16,8 +16,10 @@ from paceline._native import (
     PeerLostError,
     StalledError,
 )
+from paceline.adaptation import attach, detach, epoch, report
 from paceline.autoload import register
 from paceline.metering import metrics
+from paceline.policy import Context, Policy, Resize
 from paceline.torch.collectives import all_gather, all_reduce, all_reduce_, barrier, broadcast, broadcast_
 from paceline.torch.data import ElasticDataLoader, ElasticSampler
 from paceline.torch.horovod import (
@@ -64,6 +66,7 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "Context",
     "DistributedOptimizer",
     "ElasticDataLoader",
     "ElasticSampler",
@@ -73,7 +76,9 @@ __all__ = [
     "MismatchError",
     "PacelineError",
     "PeerLostError",
+    "Policy",
     "Product",
+    "Resize",
     "StalledError",
     "Sum",
     "all_gather",
@@ -87,6 +92,7 @@ __all__ = [
     "allreduce_async",
     "allreduce_async_",
     "alltoall",
+    "attach",
     "barrier",
     "begin_step",
     "broadcast",
@@ -99,6 +105,8 @@ __all__ = [
     "clip_grad_norm_",
     "cross_rank",
     "cross_size",
+    "detach",
+    "epoch",
     "grouped_allreduce",
     "grouped_allreduce_",
     "init",
@@ -111,6 +119,7 @@ __all__ = [
     "propose",
     "rank",
     "reducescatter",
+    "report",
     "shutdown",
     "size",
     "synchronize",

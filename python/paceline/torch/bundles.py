@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline._native import Handle, PacelineError
+from paceline._native import Handle, PacelineError, Squares
 from paceline.torch import staging, tensors
 from paceline.torch.gradients import Gradient
 
@@ -36,7 +36,7 @@ class Bundle:
         for member in self.members:
             member.bundle = self
 
-    def add(self, gradient: Gradient, worker: Any, priority: int) -> None:
+    def add(self, gradient: Gradient, worker: Any, priority: int, squares: Squares | None) -> None:
         """One more is there; the last one takes all of them with it."""
         if self._closed:
             self._begin()
@@ -51,16 +51,16 @@ class Bundle:
             # It went without this one, which some other worker used.
             gradient.arrives = self._arrives
         elif len(self._ready) == len(self.members):
-            self._post(worker)
+            self._post(worker, squares)
 
     def holds(self, gradient: Gradient) -> bool:
         """Whether it is there."""
         return gradient.place in self._ready
 
-    def flush(self, worker: Any) -> None:
+    def flush(self, worker: Any, squares: Squares | None) -> None:
         """Go without those that are not there: nothing is added for them."""
         if self._ready and self._arrives is None:
-            self._post(worker)
+            self._post(worker, squares)
 
     def close(self) -> None:
         """The step begins."""
@@ -85,7 +85,7 @@ class Bundle:
         self._arrives = self._priority = None
         self._closed = False
 
-    def _post(self, worker: Any) -> None:
+    def _post(self, worker: Any, squares: Squares | None) -> None:
         flat = self._buffer()
         with torch.no_grad():
             for member in self.members:
@@ -97,7 +97,7 @@ class Bundle:
         memory, dtype = tensors.to_reduce(flat, self.name, "average")
         if memory.is_cuda and self._host is None:
             self._host = staging.pinned(memory)
-        rest = {"reduce": "average", "priority": self._priority}
+        rest = {"reduce": "average", "priority": self._priority, "squares": squares}
         counts = [memory.numel()]
         self._arrives = staging.start(
             worker, None, self.name, "all_reduce", dtype, counts, memory, memory, rest, self._host

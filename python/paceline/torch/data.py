@@ -183,6 +183,10 @@ class ElasticDataLoader(DataLoader[Any]):
                 self.elastic.next_epoch()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        adaptation = world.membership().adaptation
+        if adaptation is not None:
+            adaptation.data = adaptation.data or self.elastic
+            adaptation.begin_epoch(self.epoch)
         while True:
             self.elastic.forget_fetched()
             terms = self.elastic.terms()
@@ -194,7 +198,9 @@ class ElasticDataLoader(DataLoader[Any]):
             else:
                 if self.elastic.terms() == terms:
                     self.elastic.next_epoch()
-                    return
+                    break
+        if adaptation is not None:
+            adaptation.end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`ElasticSampler.state_dict`."""

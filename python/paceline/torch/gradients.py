@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline._native import Handle, PacelineError, Worker
+from paceline._native import Handle, PacelineError, Squares, Worker
 from paceline.torch import horovod, staging, tensors
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class Gradient:
     def description(self) -> tuple[str, tuple[int, ...], str]:
         return (self.name, tuple(self.parameter.shape), str(self.parameter.dtype))
 
-    def start(self, worker: Any, priority: int) -> None:
+    def start(self, worker: Any, priority: int, squares: Squares | None = None) -> None:
+        """Send it; ``squares`` measures what goes and what comes."""
         gradient = self.parameter.grad
         assert gradient is not None
         if worker.size == 1:
@@ -62,10 +63,10 @@ class Gradient:
             gradient = self.parameter.grad = gradient.contiguous()
         self.tensor, self.version = gradient, gradient._version
         if self.bundle is not None:
-            self.bundle.add(self, worker, priority)
+            self.bundle.add(self, worker, priority, squares)
             return
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
-        rest = {"reduce": "average", "priority": priority}
+        rest = {"reduce": "average", "priority": priority, "squares": squares}
         if flat.is_cuda and (self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype)):
             self.host = staging.pinned(flat)
         self.arrives = staging.start(
@@ -112,9 +113,9 @@ class Gradient:
 
 
 class Step:
-    """Updates that are due, with the hyper-parameters as they stood."""
+    """Updates that are due, with the hyper-parameters as they stood, and learning rates times a factor."""
 
-    def __init__(self, inner: Optimizer, due: Iterable[Gradient]) -> None:
+    def __init__(self, inner: Optimizer, due: Iterable[Gradient], learning_rate: float = 1.0) -> None:
         #: By place.
         self.waiting = {gradient.place: gradient for gradient in due}
         self._all = len(self.waiting)
@@ -123,6 +124,10 @@ class Step:
             {key: _kept(value) for key, value in group.items() if key != "params"}
             for group in inner.param_groups
         ]
+        if learning_rate != 1.0:
+            for group in self._groups:
+                if "lr" in group:
+                    group["lr"] = group["lr"] * learning_rate
 
     def update(self, inner: Optimizer, step: Callable[[], Any], due: Sequence[Gradient]) -> None:
         """Let the optimizer see only these parameters, as it would have seen them in its step."""

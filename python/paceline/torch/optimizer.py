@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline import tuning, world
-from paceline._native import Handle, PacelineError
+from paceline._native import Handle, PacelineError, Squares
 from paceline.torch import hooks, horovod, staging, tracing
 from paceline.torch.bundles import bundled
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
@@ -72,6 +72,9 @@ class DistributedOptimizer(Optimizer):
         #: Whether workers know what any of them used in this step.
         self._agreed = False
         self._said: set[str] = set()
+        #: What measures the gradients of this step, and what measured those of the last; nothing where no policy asks.
+        self._squares: Squares | None = None
+        self._measured: Squares | None = None
         self._gradients = {
             parameter: Gradient(parameter, name, place)
             for place, (name, parameter) in enumerate(model.named_parameters())
@@ -87,7 +90,8 @@ class DistributedOptimizer(Optimizer):
                 horovod.broadcast_parameters(_parameters_and_buffers(model))
         self._attachments = self._attach(model)
         # Where steps begin is known better here than from the optimizer inside.
-        world.membership().counts_steps = True
+        self._membership = world.membership()
+        self._membership.counts_steps = True
         tuning.begin(self._worker, crosses_step=True)
 
     # What users of optimizers look at.
@@ -167,7 +171,11 @@ class DistributedOptimizer(Optimizer):
             self._say_once("a step hook", "expects all parameters at once")
         # What nobody used but was zeroed instead of dropped decays like the others.
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
-        self._pending = Step(self._inner, due)
+        adaptation = self._membership.adaptation
+        if adaptation is not None:
+            adaptation.scales = True
+            adaptation.exchange(self._measured)
+        self._pending = Step(self._inner, due, 1.0 if adaptation is None else adaptation.learning_rate)
         if hooked:
             self._wait_for_all()
             # As the class has it, with the hooks around it.
@@ -175,7 +183,10 @@ class DistributedOptimizer(Optimizer):
         else:
             self._update(self._done())
         # Everything of this step is posted; what comes now belongs to the next.
+        if adaptation is not None:
+            adaptation.after_step()
         self._worker.begin_step()
+        self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
         tracing.step_over(crosses_step=not hooked)
 
     @torch._disable_dynamo
@@ -350,7 +361,7 @@ class DistributedOptimizer(Optimizer):
                 f"`{gradient.name}` got a second gradient before step(): to add gradients up, use no_sync() "
                 f"for all passes but the last, or accumulate=N"
             )
-        gradient.start(self._worker, self._priority(gradient))
+        gradient.start(self._worker, self._priority(gradient), self._squares)
 
     def _update(self, due: Sequence[Gradient], how: Callable[[], Any] | None = None) -> None:
         step = self._pending
@@ -388,14 +399,14 @@ class DistributedOptimizer(Optimizer):
             if somewhere and not gradient.posted:
                 if gradient.parameter.grad is None:
                     gradient.parameter.grad = torch.zeros_like(gradient.parameter)
-                gradient.start(self._worker, self._priority(gradient))
+                gradient.start(self._worker, self._priority(gradient), self._squares)
         self._flush()
         return bool(anywhere.any())
 
     def _flush(self) -> None:
         """Send what is sent together and not complete: nobody knows whether the rest will come."""
         for bundle in self._bundles:
-            bundle.flush(self._worker)
+            bundle.flush(self._worker, self._squares)
 
     def _priority(self, gradient: Gradient) -> int:
         return self._order.priority(gradient) if self._scheduled else 0

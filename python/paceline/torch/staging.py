@@ -93,6 +93,20 @@ def pinned(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
 
 
+class Later:
+    """A number on a device, which is copied down now and read later."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        value = value.detach().double()
+        self._host = pinned(value)
+        self._host.copy_(value, non_blocking=True)
+        self._copied = torch.cuda.current_stream(value.device).record_event()
+
+    def __float__(self) -> float:
+        self._copied.synchronize()
+        return self._host.item()
+
+
 def return_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which results come back."""
     return _lanes(device).up

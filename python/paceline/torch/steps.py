@@ -28,4 +28,4 @@ def count(worker: Worker) -> None:
 def _step_over(*_: Any) -> None:
     for membership in world.memberships():
         if not membership.counts_steps:
-            membership.worker.begin_step()
+            membership.begin_step()

@@ -3,15 +3,17 @@
 //!
 //! How a worker comes by it: `program` makes layer times of what the training thread posts and waits for, `traffic` rates
 //! of what wires carry, `smoothing` takes out the noise, `meter` puts them together, and `report` is what workers tell
-//! each other.
+//! each other. `noise` is about gradients instead of time.
 
 mod meter;
+mod noise;
 mod program;
 mod report;
 mod smoothing;
 mod traffic;
 
 pub use meter::Meter;
+pub use noise::{GradientNoise, GradientNorms};
 pub use program::{Computed, Handed};
 pub use report::{REPORT_BYTES, Report, agree};
 pub use smoothing::{SHARE_OF_NEWEST, Smoothed};

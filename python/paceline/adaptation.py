@@ -1,0 +1,296 @@
+"""Policies at work: called at the edges of steps, shown what all workers agree on, followed by all at one step.
+
+In every step a worker adds a few numbers of the last one, and worker 0 its policies' wishes, to a sum that is there in the next
+step (:mod:`paceline.exchange`). So whatever comes of it happens on all workers between the same two steps, and nobody waits. This
+module knows nothing of PyTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from paceline import metering, world
+from paceline._native import GradientNoise, PacelineError, Proposal, Squares, Worker
+from paceline.exchange import Exchange
+from paceline.policy import Context, Observed, Policy, Resize, Wishes
+
+#: Of large tensors, so many parts take turns at being looked at for the norms of gradients.
+PARTS = 8
+#: The share of the newest step in the throughput that policies see.
+NEWEST = 0.2
+#: Metrics that may wait until all workers have heard of them.
+MOST_METRICS = 4
+
+#: What the sum holds before the numbers that the program reports.
+_FIELDS = (
+    "seconds", "contributed", "averaged", "measured", "inverse_batch",
+    "metrics", "metrics_squared", "batch_size", "learning_rate", "size",
+)  # fmt: skip
+
+
+class Batched(Protocol):
+    """Whoever deals samples."""
+
+    batch_size: Any
+
+
+class Adaptation:
+    """The policies of one worker."""
+
+    def __init__(self, worker: Worker, policies: Sequence[Policy], batch_size: int | None = None) -> None:
+        self.worker = worker
+        self.policies = list(policies)
+        self.step = 0
+        self.epoch = 0
+        #: Of the program, while nobody deals samples who follows.
+        self._batch_size = batch_size
+        self.learning_rate = 1.0
+        self.observed: Observed | None = None
+        self.metrics: metering.Metrics | None = None
+        self.throughput: float | None = None
+        #: Whether whoever makes steps can scale learning rates.
+        self.scales = False
+        #: Who deals samples and follows the batch size.
+        self.data: Batched | None = None
+        #: Who changes the number of workers.
+        self.resizer: Callable[[Resize], None] | None = None
+        self._context = Context(self)
+        self._exchange = Exchange(worker)
+        self._noise = GradientNoise()
+        names = ["loss", *(name for policy in self.policies for name in policy.metrics)]
+        self._names = list(dict.fromkeys(names))
+        self._reported: dict[str, list[Any]] = {}
+        self._wishes = Wishes()
+        self._told = Wishes()
+        self._agreed = Wishes()
+        self._proposals: list[Proposal] = []
+        self._heard: dict[int, metering.Metrics] = {}
+        self._moment: float | None = None
+        #: How long the last step took, and what was reported in it.
+        self._last: tuple[float, dict[str, list[Any]]] = (0.0, {})
+        self._over = False
+        self._call("before_train")
+
+    # What the program and its policies say.
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a worker's step."""
+        dealt = self.data.batch_size if self.data is not None else None
+        return dealt if isinstance(dealt, int) else self._batch_size
+
+    def report(self, values: dict[str, Any]) -> None:
+        """Numbers of this worker's step."""
+        unknown = [name for name in values if name not in self._names]
+        if unknown:
+            raise PacelineError(
+                f"no policy reads `{unknown[0]}`: name it in the policy's `metrics`, on all workers, before attaching it"
+            )
+        for name, value in values.items():
+            self._reported.setdefault(name, []).append(_readable(value))
+
+    def wish(self, reason: str = "", **wishes: Any) -> None:
+        """A policy wants something."""
+        for name, value in wishes.items():
+            setattr(self._wishes, name, value)
+        self._wishes.reason = reason or self._wishes.reason
+
+    def propose(self, **settings: Any) -> None:
+        """A policy wants other settings. Worker 0 asks for them, and all agree."""
+        if self.worker.rank == 0:
+            self._proposals.append(self.worker.propose(**settings))
+
+    # The edges of steps, as whoever makes them says.
+
+    def exchange(self, squares: Squares | None) -> None:
+        """Hear what all workers said in the last step, and say what is new: once a step, before it ends.
+
+        ``squares`` are those of the step before, whose gradients have all arrived. The rest is of that step too: what lies on
+        a device was computed by now, so that reading it waits for nothing.
+        """
+        sums = self._exchange.finish()
+        if sums is not None:
+            self._hear(sums)
+        self._told, self._wishes = self._wishes, Wishes()
+        self._exchange.start(self._numbers(squares))
+        now = time.perf_counter()
+        seconds, self._moment = (now - self._moment if self._moment is not None else 0.0), now
+        self._last, self._reported = (seconds, self._reported), {}
+
+    def after_step(self) -> None:
+        """Everything of the step is posted."""
+        self._call("after_step")
+        self._look_after_proposals()
+
+    def before_step(self) -> Squares | None:
+        """The next step begins. What its gradients are to be measured with, if they are."""
+        self.step += 1
+        self._follow()
+        self._call("before_step")
+        if self.worker.size == 1:
+            return None
+        return Squares(self.step, self.worker.rank, self.worker.size, PARTS)
+
+    def begin_epoch(self, number: int) -> None:
+        """An epoch begins."""
+        self.epoch = number
+        self._call("before_epoch")
+
+    def end_epoch(self) -> None:
+        """It is over."""
+        self._call("after_epoch")
+
+    def end(self) -> None:
+        """Training is over."""
+        if not self._over:
+            self._over = True
+            self._call("after_train")
+
+    # Inside.
+
+    def _call(self, hook: str) -> None:
+        for policy in self.policies:
+            getattr(policy, hook)(self._context)
+
+    def _refuse(self, wish: str, reason: str) -> None:
+        for policy in self.policies:
+            policy.refused(self._context, wish, reason)
+
+    def _numbers(self, squares: Squares | None) -> list[float]:
+        seconds, reported = self._last
+        found = squares.found() if squares is not None else None
+        contributed, averaged = found or (0.0, 0.0)
+        batch = self.batch_size
+        shown = metering.of(self.worker)
+        if shown is not None:
+            self._heard[shown.step] = shown
+            for step in sorted(self._heard)[:-MOST_METRICS]:
+                del self._heard[step]
+        latest = 0.0 if shown is None else float(shown.step)
+        mine = self._told if self.worker.rank == 0 else Wishes()
+        numbers = [
+            seconds, contributed, averaged, float(found is not None), 1.0 / (batch or 1),
+            latest, latest * latest, float(mine.batch_size or 0), mine.learning_rate or 0.0, float(mine.size or 0),
+        ]  # fmt: skip
+        for name in self._names:
+            values = [float(value) for value in reported.get(name, ())]
+            numbers += [sum(values), float(len(values))]
+        return numbers
+
+    def _hear(self, sums: Sequence[float]) -> None:
+        size = self.worker.size
+        heard = dict(zip(_FIELDS, sums))
+        pairs = zip(self._names, sums[len(_FIELDS) :: 2], sums[len(_FIELDS) + 1 :: 2])
+        reported = {name: total / count for name, total, count in pairs if count}
+        if heard["measured"] == size > 1:
+            self._noise.add(size, heard["contributed"] / size, heard["averaged"], heard["inverse_batch"] / size)
+        seconds = heard["seconds"] / size
+        self.observed = Observed(
+            self.step - 2, seconds, reported, self._noise.scale, self._noise.variance, self._noise.squared_norm
+        )
+        if seconds > 0.0:
+            speed = (size * self.batch_size if self.batch_size is not None else 1) / seconds
+            before = self.throughput
+            self.throughput = speed if before is None else before + NEWEST * (speed - before)
+        # All workers have the same last metrics if and only if the mean of the squares is the square of the mean.
+        if heard["metrics"] and size * heard["metrics_squared"] == heard["metrics"] ** 2:
+            self.metrics = self._heard.get(int(heard["metrics"]) // size, self.metrics)
+        self._agreed = Wishes(
+            int(heard["batch_size"]) or None, heard["learning_rate"] or None, int(heard["size"]) or None
+        )
+
+    def _follow(self) -> None:
+        """Do what was agreed, on all workers between the same two steps."""
+        agreed, self._agreed = self._agreed, Wishes()
+        if agreed.batch_size is not None and agreed.batch_size != self.batch_size:
+            if self.data is not None:
+                self.data.batch_size = agreed.batch_size
+            # Steps of another length say nothing of these.
+            self._batch_size, self.throughput = agreed.batch_size, None
+        if agreed.learning_rate is not None and self.scales:
+            self.learning_rate = agreed.learning_rate
+        elif agreed.learning_rate is not None:
+            self._refuse("learning_rate", "only paceline.DistributedOptimizer scales learning rates")
+        if agreed.size is not None and agreed.size != self.worker.size:
+            if self.resizer is None:
+                self._refuse("size", "nobody can change the number of workers of this job")
+            else:
+                self.resizer(Resize(agreed.size, self.step, self._told.reason))
+
+    def _look_after_proposals(self) -> None:
+        open_proposals = []
+        for proposal in self._proposals:
+            try:
+                if proposal.wait(0.0) is None:
+                    open_proposals.append(proposal)
+            except PacelineError as error:
+                self._refuse("settings", str(error))
+        self._proposals = open_proposals
+
+
+def _readable(value: Any) -> Any:
+    """A number that can be read in the next step without waiting for a device."""
+    if getattr(value, "is_cuda", False):
+        from paceline.torch.staging import Later
+
+        return Later(value)
+    return float(value.detach() if hasattr(value, "detach") else value)
+
+
+def attach(*policies: Policy, loader: Any = None, batch_size: int | None = None) -> Context:
+    """Let policies adapt this job from now on; all workers attach the same ones between the same two steps.
+
+    ``loader`` is the :class:`~paceline.torch.ElasticDataLoader` that follows batch sizes (else the first that is iterated does);
+    a program that deals its samples itself says how many with ``batch_size`` and reads ``batch_size`` of what this returns.
+    Without policies, the job is only watched.
+
+    >>> world.init()
+    >>> watched = attach(batch_size=8)
+    >>> for _ in range(3):
+    ...     world.begin_step()
+    >>> watched.observed.step
+    0
+    >>> detach()
+    """
+    joined = world.membership()
+    if joined.adaptation is not None:
+        raise PacelineError("policies are attached already: attach all of them at once, or detach() first")
+    joined.adaptation = Adaptation(joined.worker, policies, batch_size)
+    joined.adaptation.data = getattr(loader, "elastic", loader)
+    return joined.adaptation._context
+
+
+def detach() -> None:
+    """End all policies, on all workers between the same two steps. The learning rate is the program's again."""
+    joined = world.membership()
+    if joined.adaptation is not None:
+        joined.adaptation.end()
+        joined.adaptation = None
+
+
+def report(**values: Any) -> None:
+    """Numbers of this worker's step, for policies: they see the mean over workers. Does nothing where none is attached.
+
+    ``loss`` is always known; others are those that policies name. Tensors are read a step later.
+    """
+    adaptation = world.membership().adaptation
+    if adaptation is not None:
+        adaptation.report(values)
+
+
+@contextlib.contextmanager
+def epoch(number: int) -> Iterator[None]:
+    """Tell policies that an epoch begins, and at the end of the block that it is over.
+
+    :class:`~paceline.torch.ElasticDataLoader` does so by itself.
+    """
+    adaptation = world.membership().adaptation
+    if adaptation is not None:
+        adaptation.begin_epoch(number)
+    yield
+    if adaptation is not None:
+        adaptation.end_epoch()
+
