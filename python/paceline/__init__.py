@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline import policies
 from paceline._native import (
     AbortedError,
     JoinError,
@@ -67,6 +68,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "metrics",
+    "policies",
     "propose",
     "rank",
     "report",

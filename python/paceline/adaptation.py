@@ -68,7 +68,7 @@ class Adaptation:
         self._agreed = Wishes()
         self._proposals: list[Proposal] = []
         self._heard: dict[int, metering.Metrics] = {}
-        self._moment: float | None = None
+        self._moment = time.perf_counter()
         #: How long the last step took, and what was reported in it.
         self._last: tuple[float, dict[str, list[Any]]] = (0.0, {})
         self._over = False
@@ -81,6 +81,11 @@ class Adaptation:
         """Samples of a worker's step."""
         dealt = self.data.batch_size if self.data is not None else None
         return dealt if isinstance(dealt, int) else self._batch_size
+
+    @property
+    def own_seconds(self) -> float:
+        """Of this worker's last step."""
+        return self._last[0]
 
     def report(self, values: dict[str, Any]) -> None:
         """Numbers of this worker's step."""
@@ -117,7 +122,7 @@ class Adaptation:
         self._told, self._wishes = self._wishes, Wishes()
         self._exchange.start(self._numbers(squares))
         now = time.perf_counter()
-        seconds, self._moment = (now - self._moment if self._moment is not None else 0.0), now
+        seconds, self._moment = now - self._moment, now
         self._last, self._reported = (seconds, self._reported), {}
 
     def after_step(self) -> None:

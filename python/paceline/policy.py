@@ -193,6 +193,17 @@ class Context:
         """Of the true gradient, without the noise."""
         return None if self.observed is None else self.observed.squared_norm
 
+    # What this worker knows alone.
+
+    @property
+    def own_seconds(self) -> float:
+        """How long this worker's last step took: to report something about it, not to decide by it. 0 if there was none."""
+        return self._adaptation.own_seconds
+
+    def report(self, name: str, value: float) -> None:
+        """A number of this worker's; all see the mean, two steps later, by :meth:`metric`. The policy names it in ``metrics``."""
+        self._adaptation.report({name: value})
+
     # What it proposes.
 
     def set_batch_size(self, batch_size: int, reason: str = "") -> None:

@@ -41,6 +41,8 @@ class Membership:
         self.counts_steps = False
         #: The policies of the job, once some are attached.
         self.adaptation: Adaptation | None = None
+        #: Whether those that the command line names were.
+        self.named_policies = False
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}

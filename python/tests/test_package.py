@@ -17,7 +17,7 @@ from conftest import environment
 import paceline
 from paceline import _native
 
-PURE = ["paceline", "paceline.adaptation", "paceline.metering", "paceline.policy", "paceline.world"]
+PURE = ["paceline", "paceline.adaptation", "paceline.metering", "paceline.policies", "paceline.policy", "paceline.world"]
 WITH_TORCH = [
     "paceline.torch",
     "paceline.torch.collectives",

@@ -1,4 +1,4 @@
-//! Small learned models, made and used inside the program: neural layers, Gaussian processes with Bayesian search, and
+//! Small learned models, made and used inside the program: neural layers, Gaussian processes with Bayesian search, curve fits, and
 //! the meta-network that predicts a job's speed.
 //!
 //! Everything is a function of its arguments and a seed: no thread, no clock, no file. Where numbers come from and what is
@@ -10,6 +10,8 @@ pub mod matrix;
 pub mod metanet;
 pub mod nn;
 mod random;
+mod throughput;
 
 pub use error::LearnError;
 pub use random::Random;
+pub use throughput::{StepModel, StepSample};

@@ -9,6 +9,7 @@ mod handle;
 mod metrics;
 mod noise;
 mod notice;
+mod policy;
 mod proposal;
 mod request;
 mod sampler;
@@ -30,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<trace::Recording>()?;
     module.add_class::<proposal::Proposal>()?;
     module.add_class::<noise::GradientNoise>()?;
+    module.add_class::<policy::ShippedPolicy>()?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<squares::Squares>()?;
     module.add_class::<sampler::Deal>()?;

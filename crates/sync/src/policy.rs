@@ -1,5 +1,5 @@
-//! Who changes the settings of a running job, as the runtime knows it: something that is shown metrics and at times answers with a
-//! proposal. How it comes to one, and how the workers agree on it, is not known here.
+//! Who changes a running job, as the runtime knows it: something that is shown what the job does and at times answers with a
+//! wish. How it comes to one, and how the workers agree on it, is not known here.
 
 use crate::metrics::JobMetrics;
 use paceline_job::Settings;
@@ -14,17 +14,117 @@ pub struct Proposal {
     pub reason: String,
 }
 
-/// Watches a job and changes its settings.
+/// What a job shows at the edge of a step: the same on every worker at that edge. What is measured is of a step that all
+/// workers have heard of, two before this one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// The step that begins or is over.
+    pub step: u64,
+    /// The epoch it is in.
+    pub epoch: u64,
+    /// How many workers there are.
+    pub size: usize,
+    /// Samples of one worker's step; `None` if the program did not say.
+    pub batch: Option<u64>,
+    /// The factor on the program's learning rate that is in force.
+    pub learning_rate: f64,
+    /// How long a step took, on average over workers.
+    pub seconds: Option<f64>,
+    /// The mean of workers' losses, if they said.
+    pub loss: Option<f64>,
+    /// The squared norm of the gradient without its noise.
+    pub squared_norm: Option<f64>,
+    /// The variance of one sample's gradient.
+    pub variance: Option<f64>,
+    /// The mean of what [`Policy::vote`] said on each worker.
+    pub vote: Option<f64>,
+    /// The strategy in force.
+    pub strategy: String,
+}
+
+impl Moment {
+    /// Samples of a step of all workers.
+    pub fn global_batch(&self) -> Option<u64> {
+        self.batch.map(|batch| batch * self.size as u64)
+    }
+
+    /// The gradient noise scale, in samples.
+    pub fn noise_scale(&self) -> Option<f64> {
+        let (squared, variance) = (self.squared_norm?, self.variance?);
+        (squared > 0.0).then(|| (variance / squared).max(0.0))
+    }
+}
+
+/// What a policy wants to be otherwise. Workers follow all of it between the same two steps, but for the strategy and the
+/// size, which take an agreement of their own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wishes {
+    /// Samples of one worker's step.
+    pub batch: Option<u64>,
+    /// A factor on the program's learning rate.
+    pub learning_rate: Option<f64>,
+    /// Workers.
+    pub size: Option<usize>,
+    /// How all-reduces are programmed.
+    pub strategy: Option<String>,
+    /// Why, in one sentence for logs.
+    pub reason: String,
+}
+
+/// Watches a job and changes it, in one of two ways.
 ///
-/// One worker asks it, on a thread that stands back behind the training: it may take its time. Metrics that come
-/// meanwhile are left out, only the latest are shown next. It may neither sleep nor assume that steps come one by one.
+/// Settings are a matter of thought: one worker shows [`Policy::observe`] metrics, on a thread that stands back behind the
+/// training, so it may take its time. Metrics that come meanwhile are left out, only the latest are shown next. It may
+/// neither sleep nor assume that steps come one by one.
+///
+/// The other hooks are called between steps, on every worker with the same arguments; the job waits for them.
 pub trait Policy: Send {
     /// What the job shows now. `None`: leave it as it is.
-    fn observe(&mut self, metrics: &JobMetrics) -> Option<Proposal>;
+    fn observe(&mut self, metrics: &JobMetrics) -> Option<Proposal> {
+        let _ = metrics;
+        None
+    }
 
     /// Its last proposal will not be in force, because of `reason`.
     fn refused(&mut self, proposal: &Proposal, reason: &str) {
         let _ = (proposal, reason);
+    }
+
+    /// Before the first step.
+    fn before_train(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// When training is over.
+    fn after_train(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// An epoch begins.
+    fn before_epoch(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// An epoch is over.
+    fn after_epoch(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// A step begins.
+    fn before_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// A step is over.
+    fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let _ = (moment, wishes);
+    }
+
+    /// A number of this worker's own, of which all see the mean ([`Moment::vote`]): how long its last step took is only its own
+    /// to know.
+    fn vote(&mut self, own_seconds: f64) -> Option<f64> {
+        let _ = own_seconds;
+        None
     }
 }
 
@@ -32,8 +132,4 @@ pub trait Policy: Send {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unchanged;
 
-impl Policy for Unchanged {
-    fn observe(&mut self, _: &JobMetrics) -> Option<Proposal> {
-        None
-    }
-}
+impl Policy for Unchanged {}

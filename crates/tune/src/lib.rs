@@ -3,7 +3,7 @@
 //!
 //! Everything here is a pure function or a state machine: metrics in, proposals out. Searchers say what would be better
 //! ([`searcher`]), the [`Tuner`] decides when to ask them and whether to follow, and [`arena`] tries both in virtual time.
-//! How metrics are collected and how workers agree on a proposal is not known here.
+//! Policies that adapt batches, learning rates and workers are in [`policies`]. How metrics are collected and how workers agree on a proposal is not known here.
 
 pub mod arena;
 mod candidate;
@@ -12,6 +12,7 @@ mod detector;
 mod logged;
 pub mod metanet;
 mod method;
+pub mod policies;
 pub mod searcher;
 mod space;
 mod surroundings;

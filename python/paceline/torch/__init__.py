@@ -8,6 +8,7 @@
 >>> pl.shutdown()
 """
 
+from paceline import policies
 from paceline._native import (
     AbortedError,
     JoinError,
@@ -115,6 +116,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "metrics",
+    "policies",
     "poll",
     "propose",
     "rank",

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline import tuning, world
+from paceline import policies, tuning, world
 from paceline._native import Handle, PacelineError, Squares
 from paceline.torch import hooks, horovod, staging, tracing
 from paceline.torch.bundles import bundled
@@ -93,6 +93,7 @@ class DistributedOptimizer(Optimizer):
         self._membership = world.membership()
         self._membership.counts_steps = True
         tuning.begin(self._worker, crosses_step=True)
+        policies.begin(self._membership)
 
     # What users of optimizers look at.
 

@@ -1,24 +1,26 @@
 """Steps of programs that do not say where one begins, as those with DDP: each optimizer's step ends one.
 
-Only where the job tunes itself: whoever counts steps must count them alike on all workers, which nobody promised.
+Only where the job tunes itself or has policies: whoever counts steps must count them alike on all workers, which nobody promised.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch.optim import optimizer as optimizers
 
-from paceline import tuning, world
+from paceline import policies, tuning, world
 from paceline._native import Worker
 
 _attachment: Any = None
 
 
 def count(worker: Worker) -> None:
-    """Begin a step of this worker after each optimizer's, and tune it, if the job tunes itself."""
+    """Begin a step of this worker after each optimizer's, if the job tunes itself or has policies."""
     global _attachment
-    if tuning.method() == tuning.OFF or worker.size == 1:
+    named = os.environ.get("PACELINE_POLICY")
+    if (tuning.method() == tuning.OFF and not named) or worker.size == 1:
         return
     tuning.begin(worker, crosses_step=False)
     if _attachment is None:
@@ -28,4 +30,5 @@ def count(worker: Worker) -> None:
 def _step_over(*_: Any) -> None:
     for membership in world.memberships():
         if not membership.counts_steps:
+            policies.begin(membership)
             membership.begin_step()

@@ -99,6 +99,7 @@ fn shared_variables(
         ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
         ("PACELINE_TUNE", (arguments.tune != OFF).then(|| arguments.tune.clone())),
+        ("PACELINE_POLICY", (!arguments.policy.is_empty()).then(|| arguments.policy.join(";"))),
         ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
     ];
     let wanted = [
@@ -222,6 +223,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(Path::new(&tuning_log(&folder.path().join("log")).unwrap()).is_absolute());
         assert!(tuning_log(&folder.path().join("no/log")).is_err());
+    }
+
+    #[test]
+    fn policies_are_told_to_workers_and_those_that_cannot_be_made_are_refused() {
+        let told = variables(&["--policy", "interference", "--policy", "mine:Own"], &[]);
+        assert!(told.contains(&("PACELINE_POLICY".into(), "interference;mine:Own".into())));
+        for (policy, word) in [
+            ("luck", "known: noise_scale"),
+            ("noise_scale", "most"),
+            ("schedule:/no/such", "/no/such"),
+            ("a:B;c:D", "once for each"),
+        ] {
+            let line = ["run", "-n", "2", "--policy", policy, "--", "true"];
+            let error = Line::try_parse_from(line).err().unwrap().to_string();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use environment::Launch;
 use guard::Guard;
 use output::{Channel, LastLines, Notes, Output, Prefix};
 use paceline_job::Rank;
-use paceline_tune::Method;
+use paceline_tune::{Method, policies};
 use process::{Program, WorkerProcess};
 use signals::Signals;
 use std::{
@@ -65,6 +65,7 @@ Examples:
   paceline run -n 2 --plan plan.toml -- ./train
   paceline run -n 4 --trace traces -- python train.py
   paceline run -n 4 --tune replay --tune-log tuning.jsonl -- python train.py
+  paceline run -n 4 --policy noise_scale:most=256 -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -119,6 +120,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub tune_log: Option<PathBuf>,
 
+    /// Let a policy adapt the job while it runs: `noise_scale:most=256`, `goodput:most=256`, `schedule:FILE`, `interference`, or
+    /// a class of your own as `module:Class`. May be given several times. For programs that use `DistributedOptimizer`, or say
+    /// where steps begin.
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
+    pub policy: Vec<String>,
+
     /// Show lines as workers write them, without the rank.
     #[arg(long)]
     pub no_prefix: bool,
@@ -142,6 +149,27 @@ fn parse_tuning(text: &str) -> Result<String, String> {
         name => name.parse::<Method>().map(drop).map_err(|error| format!("{error}, {OFF}")),
     }
     .map(|()| text.to_string())
+}
+
+/// What comes with us is tried here; whether a module has a class is the workers' to see.
+fn parse_policy(text: &str) -> Result<String, String> {
+    let read =
+        |path: &str| std::fs::read_to_string(path).map_err(|error| format!("`{path}`: {error}"));
+    let ours = |name: &str| policies::NAMES.contains(&name);
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    if text.contains(';') {
+        return Err("give --policy once for each policy".to_string());
+    }
+    if ours(name) || rest.is_empty() {
+        policies::parse(text, read).map_err(|error| error.to_string())?;
+    }
+    match name {
+        // Whole, since workers may change to another folder.
+        "schedule" => std::fs::canonicalize(rest)
+            .map(|file| format!("schedule:{}", file.display()))
+            .map_err(|error| error.to_string()),
+        _ => Ok(text.to_string()),
+    }
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

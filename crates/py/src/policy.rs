@@ -1,0 +1,95 @@
+//! The policies that come with Paceline, as Python's hooks call them. What they decide is `paceline-tune`'s; here dictionaries
+//! become moments, and wishes dictionaries.
+
+use crate::error::PacelineError;
+use paceline_sync::policy::{Moment, Policy, Wishes};
+use paceline_tune::policies;
+use pyo3::{prelude::*, types::PyDict};
+use std::sync::{Mutex, PoisonError};
+
+/// A policy that comes with Paceline.
+#[pyclass(frozen, module = "paceline._native")]
+pub(crate) struct ShippedPolicy(Mutex<Box<dyn Policy>>);
+
+/// What Python says of a moment: keywords, since they are many.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Said {
+    step: u64,
+    epoch: u64,
+    size: usize,
+    batch: Option<u64>,
+    learning_rate: f64,
+    seconds: Option<f64>,
+    loss: Option<f64>,
+    squared_norm: Option<f64>,
+    variance: Option<f64>,
+    vote: Option<f64>,
+    strategy: String,
+}
+
+#[pymethods]
+impl ShippedPolicy {
+    /// From its name and arguments, such as `noise_scale:most=256,rule=sqrt`.
+    #[new]
+    fn new(text: &str) -> PyResult<ShippedPolicy> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).map_err(|error| format!("`{path}`: {error}"))
+        };
+        let policy = policies::parse(text, read);
+        let policy = policy.map_err(|error| PacelineError::new_err(error.to_string()))?;
+        Ok(ShippedPolicy(Mutex::new(policy)))
+    }
+
+    /// The names there are.
+    #[staticmethod]
+    fn names() -> Vec<&'static str> {
+        policies::NAMES.to_vec()
+    }
+
+    /// Call one of the hooks; what is wished for, by name.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        hook: &str,
+        moment: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let said: Said = moment.extract()?;
+        let moment = Moment {
+            step: said.step,
+            epoch: said.epoch,
+            size: said.size,
+            batch: said.batch,
+            learning_rate: said.learning_rate,
+            seconds: said.seconds,
+            loss: said.loss,
+            squared_norm: said.squared_norm,
+            variance: said.variance,
+            vote: said.vote,
+            strategy: said.strategy,
+        };
+        let mut wishes = Wishes::default();
+        let mut policy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match hook {
+            "before_train" => policy.before_train(&moment, &mut wishes),
+            "after_train" => policy.after_train(&moment, &mut wishes),
+            "before_epoch" => policy.before_epoch(&moment, &mut wishes),
+            "after_epoch" => policy.after_epoch(&moment, &mut wishes),
+            "before_step" => policy.before_step(&moment, &mut wishes),
+            "after_step" => policy.after_step(&moment, &mut wishes),
+            _ => return Err(PacelineError::new_err(format!("policies have no hook `{hook}`"))),
+        }
+        let shown = PyDict::new(py);
+        shown.set_item("batch_size", wishes.batch)?;
+        shown.set_item("learning_rate", wishes.learning_rate)?;
+        shown.set_item("size", wishes.size)?;
+        shown.set_item("strategy", wishes.strategy)?;
+        shown.set_item("reason", wishes.reason)?;
+        Ok(shown)
+    }
+
+    /// What this worker says of its own last step, if anything.
+    fn vote(&self, own_seconds: f64) -> Option<f64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).vote(own_seconds)
+    }
+}
