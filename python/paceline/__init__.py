@@ -42,6 +42,7 @@ _IN_TORCH = (
     "broadcast_",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "checkpoint",
     "clip_grad_norm_",
     "trace",
 )

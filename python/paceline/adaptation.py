@@ -108,6 +108,21 @@ class Adaptation:
         if self.worker.rank == 0:
             self._proposals.append(self.worker.propose(**settings))
 
+    # What a checkpoint keeps.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is in force, and what policies remember."""
+        policies = [dict(policy.state_dict()) for policy in self.policies]
+        return {"batch_size": self.batch_size, "learning_rate": self.learning_rate, "policies": policies}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there, on all workers alike. Gradient noise is estimated anew."""
+        if state["batch_size"] is not None:
+            self._use_batch(state["batch_size"])
+        self.learning_rate = state["learning_rate"]
+        for policy, own in zip(self.policies, state["policies"]):
+            policy.load_state_dict(own)
+
     # The edges of steps, as whoever makes them says.
 
     def exchange(self, squares: Squares | None) -> None:
@@ -211,10 +226,7 @@ class Adaptation:
         """Do what was agreed, on all workers between the same two steps."""
         agreed, self._agreed = self._agreed, Wishes()
         if agreed.batch_size is not None and agreed.batch_size != self.batch_size:
-            if self.data is not None:
-                self.data.batch_size = agreed.batch_size
-            # Steps of another length say nothing of these.
-            self._batch_size, self.throughput = agreed.batch_size, None
+            self._use_batch(agreed.batch_size)
         if agreed.learning_rate is not None and self.scales:
             self.learning_rate = agreed.learning_rate
         elif agreed.learning_rate is not None:
@@ -224,6 +236,12 @@ class Adaptation:
                 self._refuse("size", "nobody can change the number of workers of this job")
             else:
                 self.resizer(Resize(agreed.size, self.step, self._told.reason))
+
+    def _use_batch(self, batch_size: int) -> None:
+        if self.data is not None:
+            self.data.batch_size = batch_size
+        # Steps of another length say nothing of these.
+        self._batch_size, self.throughput = batch_size, None
 
     def _look_after_proposals(self) -> None:
         open_proposals = []

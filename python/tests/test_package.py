@@ -20,6 +20,7 @@ from paceline import _native
 PURE = ["paceline", "paceline.adaptation", "paceline.metering", "paceline.policies", "paceline.policy", "paceline.world"]
 WITH_TORCH = [
     "paceline.torch",
+    "paceline.torch.checkpoints",
     "paceline.torch.collectives",
     "paceline.torch.data",
     "paceline.torch.horovod",

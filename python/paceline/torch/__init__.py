@@ -21,6 +21,7 @@ from paceline.adaptation import attach, detach, epoch, report
 from paceline.autoload import register
 from paceline.metering import metrics
 from paceline.policy import Context, Policy, Resize
+from paceline.torch.checkpoints import Checkpoint, checkpoint
 from paceline.torch.collectives import all_gather, all_reduce, all_reduce_, barrier, broadcast, broadcast_
 from paceline.torch.data import ElasticDataLoader, ElasticSampler
 from paceline.torch.horovod import (
@@ -66,6 +67,7 @@ __all__ = [
     "AbortedError",
     "Adasum",
     "Average",
+    "Checkpoint",
     "Compression",
     "Context",
     "DistributedOptimizer",
@@ -103,6 +105,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "checkpoint",
     "clip_grad_norm_",
     "cross_rank",
     "cross_size",

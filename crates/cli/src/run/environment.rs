@@ -41,9 +41,13 @@ impl Launch {
             Err(NetError::SecretMissing) => Secret::random()?,
             given => given.map_err(usage)?,
         };
-        let trace = arguments.trace.as_deref().map(trace_folder).transpose()?;
+        let trace =
+            arguments.trace.as_deref().map(|folder| usable_folder("trace", folder)).transpose()?;
         let mut variables = shared_variables(arguments, &variable);
         variables.extend(trace.map(|folder| ("PACELINE_TRACE".to_string(), folder)));
+        let saved = arguments.checkpoint.as_deref();
+        let saved = saved.map(|folder| usable_folder("checkpoint", folder)).transpose()?;
+        variables.extend(saved.map(|folder| ("PACELINE_CHECKPOINT".to_string(), folder)));
         let log = arguments.tune_log.as_deref().map(tuning_log).transpose()?;
         variables.extend(log.map(|file| ("PACELINE_TUNE_LOG".to_string(), file)));
         let join_timeout = check(&variables, &secret, &variable)?;
@@ -99,6 +103,7 @@ fn shared_variables(
         ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
         ("PACELINE_TUNE", (arguments.tune != OFF).then(|| arguments.tune.clone())),
+        ("PACELINE_CHECKPOINT_EVERY", arguments.every.map(|steps| steps.to_string())),
         ("PACELINE_POLICY", (!arguments.policy.is_empty()).then(|| arguments.policy.join(";"))),
         ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
     ];
@@ -112,12 +117,12 @@ fn shared_variables(
     said.chain(wanted).map(|(name, value)| (name.to_string(), value)).collect()
 }
 
-/// The folder for traces, made and seen to take files, so that what is wrong is said once and at the beginning. Whole,
+/// The folder for traces or checkpoints, made and seen to take files, so that what is wrong is said once and at the beginning. Whole,
 /// since workers may change to another folder.
-fn trace_folder(folder: &Path) -> Result<String, UsageError> {
+fn usable_folder(what: &str, folder: &Path) -> Result<String, UsageError> {
     let unusable = |problem: &dyn fmt::Display| {
         let folder = folder.display();
-        UsageError::new(format!("--trace {folder}: no trace can be written there: {problem}"))
+        UsageError::new(format!("--{what} {folder}: no {what} can be written there: {problem}"))
     };
     fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
     tempfile::tempfile_in(folder).map_err(|error| unusable(&error))?;
@@ -201,14 +206,16 @@ mod tests {
     #[test]
     fn a_folder_for_traces_is_made_and_one_that_takes_no_files_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let made = trace_folder(&folder.path().join("a/b")).unwrap();
+        let made = usable_folder("trace", &folder.path().join("a/b")).unwrap();
         assert!(Path::new(&made).is_absolute() && Path::new(&made).is_dir());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = trace_folder(&file).unwrap_err().to_string();
+        let error = usable_folder("trace", &file).unwrap_err().to_string();
         assert!(error.contains("no trace can be written"), "{error}");
         let steps = variables(&["--trace", "t", "--trace-steps", "7"], &[]);
         assert!(steps.contains(&("PACELINE_TRACE_STEPS".into(), "7".into())));
+        let saved = variables(&["--checkpoint", "c", "--every", "9"], &[]);
+        assert!(saved.contains(&("PACELINE_CHECKPOINT_EVERY".into(), "9".into())));
     }
 
     #[test]

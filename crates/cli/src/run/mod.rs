@@ -66,6 +66,7 @@ Examples:
   paceline run -n 4 --trace traces -- python train.py
   paceline run -n 4 --tune replay --tune-log tuning.jsonl -- python train.py
   paceline run -n 4 --policy noise_scale:most=256 -- python train.py
+  paceline run -n 4 --checkpoint saved --every 500 -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -125,6 +126,15 @@ pub struct RunArgs {
     /// where steps begin.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     pub policy: Vec<String>,
+
+    /// Save the state of programs that call `pl.checkpoint(...)` to this folder (made if it is not there), and go on from what
+    /// is there, with however many workers.
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoint: Option<PathBuf>,
+
+    /// How many steps lie between two checkpoints [default: 1000].
+    #[arg(long, value_name = "N", requires = "checkpoint")]
+    pub every: Option<NonZeroU32>,
 
     /// Show lines as workers write them, without the rank.
     #[arg(long)]

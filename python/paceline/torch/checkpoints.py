@@ -1,0 +1,253 @@
+"""Checkpoints of a running job: copied between two steps, written beside training, restored at any number of workers.
+
+Worker 0 writes, alone: all workers hold the same parameters and optimizer state, so shares of several workers would save no
+byte, and a file that one process renames into place is there whole or not at all. When a job begins, worker 0 reads and the
+others are told, so that no file system need be shared. What is saved is whatever has ``state_dict`` and ``load_state_dict``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pathlib
+import re
+import struct
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Protocol
+
+import torch
+
+from paceline import world
+from paceline._native import PacelineError
+from paceline.torch import state as states
+
+#: Steps between two checkpoints, unless it is said otherwise.
+EVERY = 1000
+#: Files that are kept: the last one, and one to go back to if it is damaged.
+KEEP = 2
+
+_MAGIC = b"paceline state 1"
+#: The magic, the length of what follows and its SHA-256.
+_HEADER = struct.Struct(f"<{len(_MAGIC)}sQ32s")
+_NAME = re.compile(r"step-(\d{12})\.paceline")
+
+
+class Stateful(Protocol):
+    """What can be saved: models, optimizers, loaders, schedulers."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class Checkpoint:
+    """What :func:`checkpoint` gives."""
+
+    def __init__(self, parts: Mapping[str, Stateful], directory: pathlib.Path | None, every: int, keep: int) -> None:
+        self._parts = dict(parts)
+        self._directory = directory
+        self._every = every
+        self._keep = keep
+        self._writing: threading.Thread | None = None
+        self._due = False
+        #: Steps of the job, also of those before it was restored.
+        self.steps = 0
+        #: Whether the job goes on from a checkpoint.
+        self.restored = False
+        if directory is not None:
+            self._restore()
+
+    def step(self) -> None:
+        """A step is over, on every worker. Now and then its state is copied, and written while training goes on."""
+        self.steps += 1
+        self._due = self._due or self.steps % self._every == 0
+        if self._directory is None or not self._due or world.rank() != 0:
+            return
+        if self._writing is not None and self._writing.is_alive():
+            # One at a time: the next step whose turn can come is as good.
+            return
+        self._due = False
+        self.save()
+
+    def save(self) -> None:
+        """Copy the state now, and begin to write it. Worker 0 does, the others need not call it."""
+        if self._directory is None or world.rank() != 0:
+            return
+        self.wait()
+        copied = _copied({"steps": self.steps, "parts": self._states()})
+        arguments = (self._directory, self.steps, copied, self._keep)
+        self._writing = threading.Thread(target=_write_beside, args=arguments, name="paceline-checkpoint")
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Until what was begun is written, or failed."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _states(self) -> dict[str, Any]:
+        found = {name: part.state_dict() for name, part in self._parts.items()}
+        adaptation = world.membership().adaptation
+        return found if adaptation is None else {**found, "policies": adaptation.state_dict()}
+
+    def _restore(self) -> None:
+        assert self._directory is not None
+        found = _newest(self._directory) if world.rank() == 0 else None
+        if world.size() > 1:
+            found = states.broadcast_object(found)
+        if found is None:
+            return
+        missing = sorted(set(self._parts) - set(found["parts"]))
+        if missing:
+            raise PacelineError(
+                f"the checkpoint in {self._directory} has no `{missing[0]}`: it is of another program; choose another folder"
+            )
+        for name, part in self._parts.items():
+            part.load_state_dict(found["parts"][name])
+        adaptation = world.membership().adaptation
+        if adaptation is not None and "policies" in found["parts"]:
+            adaptation.load_state_dict(found["parts"]["policies"])
+        self.steps, self.restored = found["steps"], True
+        if world.rank() == 0:
+            _say(f"the job goes on after step {self.steps}, from {self._directory}, with {world.size()} workers")
+
+
+def checkpoint(
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    every: int | None = None,
+    keep: int = KEEP,
+    **parts: Stateful,
+) -> Checkpoint:
+    """Restore these from the last checkpoint in ``directory``, if there is one, and save them every so many steps.
+
+    Without ``directory`` and ``every``, those of ``paceline run --checkpoint DIR --every N`` hold; without either, nothing is
+    saved. All workers call it, after their optimizer is made, and ``step()`` of what it gives after each step.
+
+    >>> import tempfile
+    >>> from paceline.torch import DistributedOptimizer
+    >>> world.init()
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = checkpoint(model=model, optimizer=optimizer, directory=folder, every=1)
+    ...     saved.step()
+    ...     saved.wait()
+    ...     checkpoint(model=model, optimizer=optimizer, directory=folder).steps
+    1
+    """
+    if not parts:
+        raise PacelineError("say what to save: checkpoint(model=model, optimizer=optimizer, loader=loader)")
+    given = directory if directory is not None else os.environ.get("PACELINE_CHECKPOINT")
+    steps = every if every is not None else int(os.environ.get("PACELINE_CHECKPOINT_EVERY", EVERY))
+    if steps < 1 or keep < 1:
+        raise PacelineError(f"cannot keep {keep} checkpoints, one every {steps} steps")
+    return Checkpoint(parts, pathlib.Path(given) if given else None, steps, keep)
+
+
+def _copied(value: Any) -> Any:
+    """In host memory, and nobody else's."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _write_beside(directory: pathlib.Path, steps: int, state: Any, keep: int) -> None:
+    """On a thread of its own. Whatever goes wrong, training goes on and the last good file stays."""
+    try:
+        write(directory, steps, state)
+        for _, old in _files(directory)[keep:]:
+            old.unlink()
+    except Exception as error:  # noqa: BLE001
+        _say(f"the checkpoint of step {steps} was not written to {directory}: {error}; training goes on")
+
+
+def write(directory: pathlib.Path, steps: int, state: Any) -> None:
+    """Beside its place first, then onto the disk, then renamed: a reader sees all of it or nothing."""
+    directory.mkdir(parents=True, exist_ok=True)
+    place = directory / f"step-{steps:012d}.paceline"
+    beside = place.with_suffix(".partial")
+    try:
+        with beside.open("wb") as file:
+            file.write(bytes(_HEADER.size))
+            body = _Hashing(file)
+            torch.save(state, body)
+            file.seek(0)
+            file.write(_HEADER.pack(_MAGIC, body.length, body.hash.digest()))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(place)
+        folder = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def read(path: pathlib.Path) -> Any:
+    """What was written, if every byte is as it was."""
+    content = path.read_bytes()
+    if len(content) < _HEADER.size:
+        raise PacelineError("it is cut short")
+    magic, length, digest = _HEADER.unpack_from(content)
+    body = memoryview(content)[_HEADER.size :]
+    if magic != _MAGIC:
+        raise PacelineError("it is no checkpoint of ours")
+    if len(body) != length or hashlib.sha256(body).digest() != digest:
+        raise PacelineError("it is damaged")
+    return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+
+
+def _newest(directory: pathlib.Path) -> Any:
+    """The last whole one. Those before it are there for when it is not."""
+    for half in directory.glob("step-*.partial"):
+        # Of a job that was ended while it wrote.
+        with contextlib.suppress(OSError):
+            half.unlink()
+    for _, path in _files(directory):
+        try:
+            return read(path)
+        except (OSError, PacelineError) as error:
+            _say(f"{path} is passed over: {error}")
+    return None
+
+
+def _files(directory: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
+    """By step, the last first."""
+    if not directory.is_dir():
+        return []
+    matches = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+class _Hashing:
+    """Writes on, and knows what passed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.length = 0
+        self.hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        self.length += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _say(text: str) -> None:
+    print(f"paceline: {text}", file=sys.stderr, flush=True)
