@@ -47,6 +47,8 @@ class Adaptation:
         self.epoch = 0
         #: Of the program, while nobody deals samples who follows.
         self._batch_size = batch_size
+        #: What policies made of it.
+        self._chosen: int | None = None
         self.learning_rate = 1.0
         self.observed: Observed | None = None
         self.metrics: metering.Metrics | None = None
@@ -87,6 +89,13 @@ class Adaptation:
         """Of this worker's last step."""
         return self._last[0]
 
+    def follow_with(self, data: Batched) -> None:
+        """Whoever deals samples follows the batch size, if nobody does yet."""
+        if self.data is None:
+            self.data = data
+            if self._chosen is not None:
+                data.batch_size = self._chosen
+
     def report(self, values: dict[str, Any]) -> None:
         """Numbers of this worker's step."""
         unknown = [name for name in values if name not in self._names]
@@ -113,10 +122,12 @@ class Adaptation:
     def state_dict(self) -> dict[str, Any]:
         """What is in force, and what policies remember."""
         policies = [dict(policy.state_dict()) for policy in self.policies]
-        return {"batch_size": self.batch_size, "learning_rate": self.learning_rate, "policies": policies}
+        in_force = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        return {"step": self.step, **in_force, "policies": policies}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, on all workers alike. Gradient noise is estimated anew."""
+        self.step = state["step"]
         if state["batch_size"] is not None:
             self._use_batch(state["batch_size"])
         self.learning_rate = state["learning_rate"]
@@ -241,7 +252,8 @@ class Adaptation:
         if self.data is not None:
             self.data.batch_size = batch_size
         # Steps of another length say nothing of these.
-        self._batch_size, self.throughput = batch_size, None
+        self._batch_size = self._chosen = batch_size
+        self.throughput = None
 
     def _look_after_proposals(self) -> None:
         open_proposals = []

@@ -116,7 +116,7 @@ class Context:
 
     @property
     def step(self) -> int:
-        """The step that the hook is about, counted from 0 since the policy was attached."""
+        """The step that the hook is about, counted from 0 since policies were attached, or on from a checkpoint."""
         return self._adaptation.step
 
     @property

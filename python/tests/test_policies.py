@@ -133,3 +133,23 @@ def test_policies_are_attached_once_and_numbers_that_nobody_reads_are_refused(al
     pl.detach()
     assert world.membership().adaptation is None
     pl.report(speed=1.0)
+
+
+def test_what_policies_made_of_a_job_is_part_of_its_checkpoint(alone: None, tmp_path: pathlib.Path) -> None:
+    def job() -> tuple[pl.Checkpoint, pl.ElasticDataLoader, pl.Context]:
+        loader = pl.ElasticDataLoader(range(40), batch_size=4)
+        context = pl.attach(loader=loader)
+        return pl.checkpoint(loader=loader, directory=tmp_path, every=1), loader, context
+
+    saved, loader, context = job()
+    context.set_batch_size(10)
+    for _ in range(3):
+        world.begin_step()
+    assert loader.elastic.batch_size == 10
+    saved.step()
+    saved.wait()
+    pl.detach()
+    saved, loader, context = job()
+    assert saved.restored and context.step == 3
+    assert [len(batch) for batch in loader] == [10] * 4
+    pl.detach()

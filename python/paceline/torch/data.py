@@ -185,7 +185,7 @@ class ElasticDataLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         adaptation = world.membership().adaptation
         if adaptation is not None:
-            adaptation.data = adaptation.data or self.elastic
+            adaptation.follow_with(self.elastic)
             adaptation.begin_epoch(self.epoch)
         while True:
             self.elastic.forget_fetched()

@@ -1,6 +1,6 @@
 """Trains, slowly, with checkpoints, until it is over or killed; see `test_checkpoint.py`.
 
-``checkpointed.py FOLDER``: each worker notes in a file of FOLDER the samples and the loss of every step.
+``checkpointed.py FOLDER``: each worker notes in a file of FOLDER the samples of every step, and the loss over all after it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,27 @@ def main() -> None:
     loader = pl.ElasticDataLoader(torch.arange(SAMPLES), batch_size=4, seed=1, num_workers=1)
     saved = pl.checkpoint(model=model, optimizer=optimizer, loader=loader, schedule=schedule)
     begun = {"restored": saved.restored, "steps": saved.steps, "rate": inner.param_groups[0]["lr"]}
-    begun["parameters"] = [one.double().sum().item() for one in model.parameters()]
+    begun["loss"] = loss_of(model, torch.arange(SAMPLES)).item()
     with (folder / f"worker-{pl.rank()}-of-{pl.size()}.jsonl").open("a") as notes:
         for epoch in loader.epochs(EPOCHS):
             for batch in loader:
-                inputs = batch[:, None] / SAMPLES
-                loss = (model(inputs) - (3 * inputs).sin()).square().mean() * loader.weight
-                loss.backward()
+                (loss_of(model, batch) * loader.weight).backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 schedule.step()
                 saved.step()
-                entry = [saved.steps, epoch, batch.tolist(), loss.item(), begun]
+                with torch.no_grad():
+                    loss = loss_of(model, torch.arange(SAMPLES)).item()
+                entry = [saved.steps, epoch, batch.tolist(), loss, begun]
                 notes.write(json.dumps(entry) + "\n")
                 notes.flush()
                 time.sleep(0.02)
     pl.shutdown()
+
+
+def loss_of(model: nn.Module, samples: torch.Tensor) -> torch.Tensor:
+    inputs = samples[:, None] / SAMPLES
+    return (model(inputs) - (3 * inputs).sin()).square().mean()
 
 
 if __name__ == "__main__":
