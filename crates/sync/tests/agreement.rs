@@ -90,7 +90,7 @@ fn to_participant() -> impl Strategy<Value = ToParticipant> {
             .prop_map(|(ballot, step, view)| ToParticipant::Invite { ballot, step, view }),
         2 => ballot().prop_map(|ballot| ToParticipant::Enter { ballot }),
         2 => view().prop_map(|view| ToParticipant::Without { view }),
-        1 => view().prop_map(|view| ToParticipant::Latest { view }),
+        1 => (view(), step()).prop_map(|(view, since)| ToParticipant::Latest { view, since }),
         1 => (worker(), step())
             .prop_map(|(worker, step)| ToParticipant::Finished { worker, step }),
     ]

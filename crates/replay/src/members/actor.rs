@@ -574,7 +574,7 @@ impl Actor {
                     self.feed(Event::View(view));
                 } else {
                     ledger.planned += 1;
-                    self.keeper.replace(view.clone(), &mut self.orders);
+                    self.keeper.replace(view.clone(), self.step, &mut self.orders);
                     if self.engine.is_none() {
                         ledger.joined += 1;
                         self.joined_at = Some(self.step);

@@ -109,9 +109,9 @@ pub enum ToParticipant {
     Without { view: View },
     /// Another worker begins no step from `step` on.
     Finished { worker: WorkerId, step: u64 },
-    /// The latest view that is agreed, and where it began: to a worker that is connected again. What was asked before
+    /// The latest view that is agreed, and the step of the last planned change: to a worker that is connected again. What was asked before
     /// and is not in it came to nothing.
-    Latest { view: View },
+    Latest { view: View, since: u64 },
     /// Nobody needs the receiver any more: all are done.
     Dismissed,
     /// Too few workers are left for the job to go on.
@@ -158,7 +158,8 @@ impl ToParticipant {
             ToParticipant::Prepare { step, change, .. } => is_step(*step) && change.is_sound(),
             ToParticipant::Decided { outcome: Ok(agreed), .. } => is_step(agreed.step),
             ToParticipant::Invite { step, view, .. } => is_step(*step) && is_view(view),
-            ToParticipant::Without { view } | ToParticipant::Latest { view } => is_view(view),
+            ToParticipant::Without { view } => is_view(view),
+            ToParticipant::Latest { view, since } => is_step(*since) && is_view(view),
             ToParticipant::Finished { step, .. } => is_step(*step),
             ToParticipant::Decided { outcome: Err(_), .. }
             | ToParticipant::Commit { .. }

@@ -316,7 +316,7 @@ impl Participant {
                 Heard::Outcome
             }
             ToParticipant::Without { view } => self.go_on_in(view, out),
-            ToParticipant::Latest { view } => self.catch_up(view, out),
+            ToParticipant::Latest { view, since } => self.catch_up(view, since, out),
             ToParticipant::Finished { worker, step } => {
                 self.finished.retain(|(other, _)| *other != worker);
                 if self.view.rank_of(worker).is_some() || self.pending.is_some() {
@@ -430,11 +430,20 @@ impl Participant {
     }
 
     /// A registrar that may remember less than the one before says which view is the latest.
-    fn catch_up(&mut self, view: View, out: &mut Vec<ToRegistrar>) -> Heard {
+    fn catch_up(&mut self, view: View, since: u64, out: &mut Vec<ToRegistrar>) -> Heard {
+        // It was decided, and written down, before anybody was told. The same workers may also be left because others are
+        // gone: then it is not of the planned step.
+        let made =
+            |pending: &Pending| pending.step == since && pending.view.version <= view.version;
         match &mut self.pending {
-            Some(pending) if *pending.view == view => {
-                // It was decided, and written down, before anybody was told.
-                pending.stage = if pending.of_members { Stage::Entered } else { Stage::Committed };
+            Some(pending) if made(pending) && (pending.of_members || *pending.view == view) => {
+                pending.stage = match pending.of_members {
+                    true => Stage::Entered,
+                    false => Stage::Committed,
+                };
+                if pending.view.version < view.version {
+                    self.go_on_in(view, out);
+                }
                 Heard::Outcome
             }
             _ if view.version > self.view.version => self.go_on_in(view, out),

@@ -355,13 +355,15 @@ impl Keeper {
         self.view = view;
     }
 
-    /// This view is in force instead of the one before, of which everything is over everywhere.
-    pub fn replace(&mut self, view: Arc<View>, out: &mut Vec<Order>) {
+    /// From this step on this view is in force instead of the one before, of which everything is over everywhere.
+    pub fn replace(&mut self, view: Arc<View>, step: u64, out: &mut Vec<Order>) {
         debug_assert!(self.is_idle(), "workers gather when they have nothing in progress");
         for operation in std::mem::take(&mut self.operations).into_values() {
-            self.pass(&operation);
             out.push(Order::Release(operation.ticket));
         }
+        // Whoever joins knows that as well.
+        self.over = self.over.max(step);
+        self.passed.clear();
         self.uses.clear();
         self.expected.clear();
         self.parts.clear();

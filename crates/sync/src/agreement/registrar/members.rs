@@ -241,11 +241,15 @@ impl Registrar {
         self.workers.get(&id).is_some_and(|standing| standing.present)
     }
 
+    fn latest(&self) -> ToParticipant {
+        ToParticipant::Latest { view: self.view.clone(), since: self.since }
+    }
+
     /// Somebody comes back who is not needed: the others have gone on, or all are done.
     pub(super) fn turn_away(&self, id: WorkerId, out: &mut Vec<Summons>) {
         let message = match self.view.rank_of(id) {
             Some(_) => ToParticipant::Dismissed,
-            None => ToParticipant::Latest { view: self.view.clone() },
+            None => self.latest(),
         };
         out.push(Summons { to: id, message });
     }
@@ -261,7 +265,7 @@ impl Registrar {
         let Some(standing) = self.workers.get_mut(&id) else { return };
         standing.present = true;
         standing.in_force = version.min(self.view.version);
-        out.push(Summons { to: id, message: ToParticipant::Latest { view: self.view.clone() } });
+        out.push(Summons { to: id, message: self.latest() });
         for (other, standing) in &self.workers {
             if standing.finished {
                 let (worker, step) = (*other, standing.next);
