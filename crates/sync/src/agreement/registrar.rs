@@ -394,9 +394,10 @@ impl Registrar {
         }
     }
 
+    /// Whoever is not back yet is told where things stand when it is: before that it would misunderstand.
     fn tell_all(&self, message: &ToParticipant, out: &mut Vec<Summons>) {
-        let message = || message.clone();
-        out.extend(self.workers.keys().map(|to| Summons { to: *to, message: message() }));
+        let present = self.workers.iter().filter(|(_, standing)| standing.present);
+        out.extend(present.map(|(to, _)| Summons { to: *to, message: message.clone() }));
     }
 }
 
