@@ -170,8 +170,8 @@ mod tests {
         let mut meter = Meter::default();
         for step in 0..5 {
             let totals = Totals {
-                sent_bytes: step * 2000,
-                sending_nanoseconds: step * 1000,
+                sent_bytes: step * 2_000_000,
+                sending_nanoseconds: step * 1_000_000,
                 received_bytes: 0,
                 receiving_nanoseconds: 0,
             };

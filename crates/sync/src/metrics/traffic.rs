@@ -15,7 +15,7 @@ use paceline_job::{Rank, Time, View};
 /// message, and the kernel goes on sending meanwhile.
 const SHORT_PAUSE_NANOSECONDS: u64 = 100_000;
 
-/// What is read in less may have been there already: a mebibyte is copied in half of it.
+/// What is carried in less says nothing of a wire: the kernel gives and takes a mebibyte in half of it.
 const LEAST_STRETCH_NANOSECONDS: u64 = 500_000;
 
 /// A message that was taken sooner did not have to wait.
@@ -49,19 +49,20 @@ impl Totals {
         }
     }
 
-    /// Bytes a second that left, if any did.
+    /// Bytes a second that left, if enough did to tell.
     pub fn upload(&self) -> Option<f64> {
         rate(self.sent_bytes, self.sending_nanoseconds)
     }
 
-    /// Bytes a second that came, if any did.
+    /// Bytes a second that came, if enough did to tell.
     pub fn download(&self) -> Option<f64> {
         rate(self.received_bytes, self.receiving_nanoseconds)
     }
 }
 
 fn rate(bytes: u64, nanoseconds: u64) -> Option<f64> {
-    (bytes > 0 && nanoseconds > 0).then(|| bytes as f64 / (nanoseconds as f64 * 1e-9))
+    (bytes > 0 && nanoseconds >= LEAST_STRETCH_NANOSECONDS)
+        .then(|| bytes as f64 / (nanoseconds as f64 * 1e-9))
 }
 
 /// See the file's first paragraph.
@@ -298,6 +299,19 @@ mod tests {
         }
         let rate = traffic.totals().download().unwrap();
         assert!((2.5e9..2.7e9).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn what_the_kernel_takes_together_says_nothing() {
+        let (mut traffic, keys) = wired();
+        for number in 0..3 {
+            traffic.sending(Time(0), Rank(2), keys[number], 1 << 18);
+        }
+        // It had no room for a while, and then for all of them.
+        for number in 0..3 {
+            traffic.delivered(Time(MILLISECOND + 5_000 * number as u64), keys[number]);
+        }
+        assert_eq!(traffic.totals().upload(), None);
     }
 
     #[test]
