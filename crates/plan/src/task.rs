@@ -28,21 +28,7 @@ impl Task {
 
     /// The layers, with what handing over takes told apart from their backward passes.
     pub(crate) fn posting(&self) -> Option<Layered> {
-        let mut layered = self.layered.clone()?;
-        let post = u64::try_from(self.post.as_nanos()).unwrap_or(u64::MAX);
-        let layers = layered.layer_of_tensors();
-        let mut posts = vec![0_u64; layered.layers.len()];
-        for group in layered.all_groups() {
-            let first = group.tensors.iter().map(|tensor| layers[*tensor as usize]).min();
-            posts[first.unwrap_or(0) as usize] += 1;
-        }
-        for step in layered.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
-            for (times, posts) in step.iter_mut().zip(&posts) {
-                times.backward = times.backward.saturating_sub(posts.saturating_mul(post));
-            }
-        }
-        layered.post = layered.post.saturating_add(post);
-        Some(layered)
+        Some(self.layered.clone()?.posting(self.post))
     }
 
     /// Length of all gradients.

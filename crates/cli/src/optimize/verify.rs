@@ -1,10 +1,11 @@
 //! A plan in real time: the program is run without and with it, in turn, and what its traces say is compared with what
 //! was predicted. How workers are run is `paceline run`'s business.
 
-use super::OptimizeArgs;
-use crate::scenario::{self, ConditionArgs};
+use super::{OptimizeArgs, handing::Handing};
+use crate::scenario;
 use anyhow::{Context, Result, bail};
-use paceline_job::{Plan, Settings};
+use paceline_job::{Plan, Settings, graph::layered::Layered};
+use paceline_replay::graph::Scenario;
 use serde::Serialize;
 use std::{path::Path, process::Command};
 
@@ -135,16 +136,31 @@ fn measured(trace: &Path, arguments: &OptimizeArgs) -> Result<Vec<f64>> {
     Ok(steps)
 }
 
-/// What the plan makes of a step, by replay of a run without it.
+/// What the plan makes of a step, by replay of a run without it; handing operations over counts as it does for the planner.
 fn predict(arguments: &OptimizeArgs, trace: &Path, plan: &Path) -> Result<f64> {
-    let step = |plan: Option<&Path>| -> Result<f64> {
-        let plan = plan.map(Path::to_path_buf);
-        let conditions = ConditionArgs { plan, ..arguments.conditions.clone() };
-        let loaded = scenario::load(trace, &conditions)?;
-        let skip = usize::from(loaded.scenario.graph.steps > 2);
-        Ok(loaded.scenario.play()?.step_ms(skip))
+    let loaded = scenario::load(trace, &arguments.conditions)?;
+    let post = Handing::of(arguments.post, &loaded.job).time();
+    let layered = loaded.job.layered.map(|layered| layered.posting(post));
+    let plan = Plan::parse(&std::fs::read_to_string(plan)?).context("the plan just written")?;
+    ratio(loaded.scenario, layered, &plan)
+}
+
+/// A step of these layers with a plan over one without.
+fn ratio(mut scenario: Scenario, layered: Option<Layered>, plan: &Plan) -> Result<f64> {
+    let step = |scenario: &Scenario| -> Result<f64> {
+        let skip = usize::from(scenario.graph.steps > 2);
+        Ok(scenario.play()?.step_ms(skip))
     };
-    Ok(step(Some(plan))? / step(None)?)
+    if let Some(layered) = &layered {
+        scenario.graph = layered.graph();
+    }
+    let before = step(&scenario)?;
+    if let Some(mut layered) = layered {
+        layered.fuse(&plan.fusion);
+        scenario.graph = layered.graph();
+    }
+    scenario.settings = plan.settings.clone();
+    Ok(step(&scenario)? / before)
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -156,6 +172,13 @@ fn median(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_job::{
+        Dtype, Fusion, Link, Rate,
+        graph::layered::LayerTimes,
+        trace::{Layer, Tensor},
+    };
+    use paceline_replay::ClusterConfig;
+    use std::time::Duration;
 
     #[test]
     fn what_runs_of_one_kind_differ_by_is_no_gain() {
@@ -168,6 +191,34 @@ mod tests {
         assert!(noise.inside_spread);
         assert!(noise.text().contains("-35.0 %, which is inside the spread"), "{}", noise.text());
         assert!(noise.text().contains("anew from the runs before"), "{}", noise.text());
+    }
+
+    #[test]
+    fn fewer_operations_to_hand_over_count_in_what_is_predicted_anew() {
+        let tensor = |name: &str| Tensor { name: name.into(), elements: 64, dtype: Dtype::F32 };
+        let layer = Layer {
+            name: "a".into(),
+            tensors: vec![tensor("w"), tensor("b")],
+            activation_bytes: 0,
+        };
+        let times = LayerTimes { forward: 100_000, backward: 400_000, ..LayerTimes::default() };
+        let hosts = vec!["one".to_string(); 2];
+        let layered = Layered::alike(vec![layer], &[times], hosts, 5);
+        let link = Link { rate: Rate::from_bits_per_second(10e9), latency: Duration::ZERO };
+        let scenario = Scenario {
+            graph: layered.graph(),
+            settings: Settings::default(),
+            wire: link,
+            memory: link,
+            config: ClusterConfig::default(),
+        };
+        let groups = vec![vec!["w".to_string(), "b".to_string()]];
+        let plan = Plan { fusion: Fusion { groups }, ..Plan::default() };
+        let posting = layered.clone().posting(Duration::from_micros(100));
+        let spared = ratio(scenario.clone(), Some(posting), &plan).unwrap();
+        assert!((0.75..0.85).contains(&spared), "a fifth of a step is spared: {spared}");
+        let free = ratio(scenario, Some(layered), &plan).unwrap();
+        assert!(free > 0.99, "nothing is spared where handing over takes nothing: {free}");
     }
 
     #[test]

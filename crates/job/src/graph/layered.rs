@@ -6,7 +6,7 @@ use crate::{
     Dtype, Fusion, Rank,
     trace::{Lane, LaneKind, Layer, Phase, Tensor},
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// Nanoseconds that a worker spends on a layer in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +119,25 @@ impl Layered {
         if !self.recorded.is_empty() {
             self.recorded = (0..count).map(|step| self.recorded[step % present].clone()).collect();
         }
+        self
+    }
+
+    /// The same, with what handing an operation over takes told apart from the backward passes that contain it: then it
+    /// is spared where fewer operations are handed over.
+    pub fn posting(mut self, post: Duration) -> Layered {
+        let post = u64::try_from(post.as_nanos()).unwrap_or(u64::MAX);
+        let layers = self.layer_of_tensors();
+        let mut posts = vec![0_u64; self.layers.len()];
+        for group in self.all_groups() {
+            let first = group.tensors.iter().map(|tensor| layers[*tensor as usize]).min();
+            posts[first.unwrap_or(0) as usize] += 1;
+        }
+        for step in self.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
+            for (times, posts) in step.iter_mut().zip(&posts) {
+                times.backward = times.backward.saturating_sub(posts.saturating_mul(post));
+            }
+        }
+        self.post = self.post.saturating_add(post);
         self
     }
 
