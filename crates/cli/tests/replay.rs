@@ -1,10 +1,12 @@
 //! `paceline replay` as people call it: a table of layers or a trace in; times, causes, drawings and answers out.
 
+use paceline_job::{Link, Measured, Rate, Settings, View};
 use serde_json::{Value, json};
 use std::{
     fs,
     path::Path,
     process::{Command, Output},
+    time::Duration,
 };
 
 const TABLE: &str = "\
@@ -82,9 +84,22 @@ fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && !page.contains("http"), "nothing is fetched from elsewhere");
     assert!(fs::read_to_string(plot).unwrap().contains("workers=4"));
-    let (before, after) = (report(&["replay", &trace]), report(&["replay", &written]));
-    let difference = before["step_ms"].as_f64().unwrap() - after["step_ms"].as_f64().unwrap();
-    assert!(difference.abs() < 0.01, "{difference} ms");
+    is_the_same(&report(&["replay", &trace]), &report(&["replay", &written]));
+}
+
+/// A written prediction is the job again: as many operations, and the same step by all ways of playing it.
+fn is_the_same(before: &Value, after: &Value) {
+    assert_eq!(before["operations"], after["operations"], "{after}");
+    for field in ["step_ms", "recorded_step_ms"] {
+        // What was predicted is what was recorded in the file.
+        let (one, other) = (before["step_ms"].as_f64().unwrap(), after[field].as_f64().unwrap());
+        assert!((other / one - 1.0).abs() < 0.01, "{field}: {one} and {other} ms: {after}");
+    }
+    // A prediction has no messages to see clocks by.
+    let problems = after["problems"].as_array().unwrap();
+    let others =
+        problems.iter().filter(|problem| !problem.as_str().unwrap().starts_with("clocks:"));
+    assert_eq!(others.count(), 0, "{problems:?}");
 }
 
 #[test]
@@ -246,9 +261,53 @@ fn what_is_written_of_several_workers_has_all_of_them_when_it_is_read_again() {
         assert_eq!(worker["collectives"][0]["count"], 5);
         assert_eq!(worker["collectives"][0]["bytes"], 20_000);
     }
-    let after = report(&["replay", &written]);
-    let difference = before["step_ms"].as_f64().unwrap() - after["step_ms"].as_f64().unwrap();
-    assert!(difference.abs() < 0.01, "{difference} ms");
+    is_the_same(&before, &report(&["replay", &written]));
+}
+
+#[test]
+fn what_is_written_of_a_job_whose_updates_cross_the_step_is_that_job_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    fs::create_dir(&traces).unwrap();
+    for rank in 0..2 {
+        let mut file: Value = serde_json::from_str(&recorded(rank)).unwrap();
+        file["paceline"]["crosses_step"] = json!(true);
+        fs::write(traces.join(format!("worker-{rank}.json")), file.to_string()).unwrap();
+    }
+    let written = folder.path().join("predicted.json.gz").to_str().unwrap().to_string();
+    let common = ["replay", traces.to_str().unwrap(), "--bandwidth", "10mbit"];
+    let before = report(&[&common[..], &["--trace-out", &written]].concat());
+    is_the_same(&before, &report(&["replay", &written]));
+}
+
+#[test]
+fn workers_of_one_host_are_predicted_by_the_memory_that_they_measured() {
+    let step = |rate: f64| -> (Value, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let rate = Rate::from_bytes_per_second(rate);
+        let memory = Some(Link { rate, latency: Duration::from_micros(1) });
+        let view = View::on_hosts(vec!["one".to_string(); 2], Settings::default());
+        let view = View { measured: Measured { memory, wire: None }, ..view };
+        for rank in 0..2 {
+            let mut file: Value = serde_json::from_str(&recorded(rank)).unwrap();
+            file["paceline"]["host"] = json!("one");
+            file["paceline"]["view"] = json!(view);
+            fs::write(folder.path().join(format!("{rank}.json")), file.to_string()).unwrap();
+        }
+        let trace = folder.path().to_str().unwrap();
+        let text = String::from_utf8(paceline(&["replay", trace]).stdout).unwrap();
+        (report(&["replay", trace]), text)
+    };
+    let ((slow, text), (fast, _)) = (step(1e6), step(1e9));
+    assert_eq!((&slow["hosts"], &slow["simulated"]), (&json!(1), &json!(true)), "{slow}");
+    assert!(text.contains("as measured when workers met"), "{text}");
+    // Two kilobytes each way, twice, at a thousand bytes a millisecond; half a millisecond is computed, a tenth left over.
+    let steps = [&slow, &fast].map(|found| found["step_ms"].as_f64().unwrap());
+    assert!((4.0..5.5).contains(&steps[0]) && (0.6..0.7).contains(&steps[1]), "{steps:?}");
+    assert_eq!(
+        (&fast["links"][0]["from"], &fast["links"][0]["to"]),
+        (&json!("one"), &json!("one"))
+    );
 }
 
 #[test]

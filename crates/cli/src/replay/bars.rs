@@ -138,8 +138,11 @@ pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -
             Piece::Operation { operation, .. } => operations.insert(operation.0),
         };
     }
+    // Operations that take no time are still there.
     let bar = |begin: Time, end: Time, look, name: &str, critical| {
-        (end > from && begin < to && begin < end).then(|| Bar {
+        let long = begin < end || look == Look::Network;
+        let end = end.max(begin);
+        (end >= from && begin < to && long).then(|| Bar {
             from: begin.max(from).0 - from.0,
             to: end.min(to).0 - from.0,
             look,
@@ -158,9 +161,14 @@ pub fn rows(graph: &Graph, played: &Played, most: usize, from: Time, to: Time) -
     for (rank, worker) in graph.workers.iter().enumerate().take(most) {
         let rank = Rank(rank as u32);
         for sequence in &worker.lanes {
+            let mut before = Time::ZERO;
             let bars = sequence.nodes.iter().filter_map(|id| {
                 let node = &graph.nodes[id.index()];
                 let end = played.ends[id.index()];
+                let ready = std::mem::replace(&mut before, end);
+                if let Role::Await(_) = node.role {
+                    return bar(ready, end, Look::Wait, &node.name, false);
+                }
                 let critical = nodes.contains(&id.0);
                 bar(played.begins[id.index()], end, Look::of(node.phase), &node.name, critical)
             });

@@ -93,7 +93,7 @@ pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
         write(path, page::draw(&loaded, &played, &report.text(&loaded)).as_bytes())?;
     }
     if let Some(path) = &arguments.trace_out {
-        let written = written::trace(&loaded.job.graph, &played);
+        let written = written::trace(&loaded, &played);
         write(path, &written.with_context(|| format!("cannot write {}", path.display()))?)?;
     }
     if let Some(path) = &arguments.plot {

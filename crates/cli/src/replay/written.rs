@@ -1,14 +1,18 @@
-//! A predicted run as a trace file in the format of our own recordings, so that whatever opens those opens it too. All
-//! workers are in one file: each is a process.
+//! A predicted run as a trace file in the format of our own recordings, so that whatever opens those opens it too, with the layers
+//! and the view of the job, so that it can be replayed like one. All workers are in one file: each is a process.
 
 use super::bars::{self, Bar, Row};
+use crate::scenario::{Loaded, WireSource};
 use paceline_job::{
-    Rank, Time,
-    graph::{Graph, Operation},
+    Fusion, Measured, Rank, Time, View,
+    graph::{
+        Graph, Operation,
+        layered::{Group, Layered},
+    },
     trace::{
         Stamp,
         chrome::{Event, Header, Writer},
-        recorded::{About, words},
+        recorded::{About, numbered, words},
     },
 };
 use paceline_replay::graph::Played;
@@ -19,9 +23,10 @@ use std::{collections::HashMap, io};
 const STEPS: i64 = 0;
 
 /// The bytes of the file.
-pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
+pub fn trace(loaded: &Loaded, played: &Played) -> io::Result<Vec<u8>> {
+    let graph = &loaded.job.graph;
     let world = graph.workers.len();
-    let mut writer = Writer::new(Vec::new(), &header(graph)?)?;
+    let mut writer = Writer::new(Vec::new(), &header(loaded)?)?;
     for (rank, worker) in graph.workers.iter().enumerate() {
         let name = format!("worker {rank} on {} (predicted)", worker.host);
         writer.name_process(rank as i64, &name)?;
@@ -36,7 +41,7 @@ pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
             *begin = *end;
         }
     }
-    let uses = uses(graph);
+    let names = names(graph, loaded.job.layered.as_ref());
     let mut threads: HashMap<(Rank, String), usize> = HashMap::new();
     let mut thread = STEPS;
     for Row { rank, name, bars } in bars::rows(graph, played, world, Time::ZERO, Time(u64::MAX)) {
@@ -49,10 +54,14 @@ pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
             let name = if *before > 1 { format!("{name} ({before})") } else { name.clone() };
             writer.name_thread(process, thread, &name, thread)?;
             for bar in bars {
-                let event = Event::complete(bar.name, stamp(bar.from), bar.to - bar.from);
+                let (from, length) = (stamp(bar.from), bar.to - bar.from);
                 let event = match bar.operation {
-                    Some(id) => described(event, &graph.operations[id.index()], uses[id.index()]),
-                    None => event.category(bar.look.name()),
+                    Some(id) => {
+                        let (name, uses) = &names[id.index()];
+                        let event = Event::complete(name.clone(), from, length);
+                        described(event, &graph.operations[id.index()], *uses)
+                    }
+                    None => Event::complete(bar.name, from, length).category(bar.look.name()),
                 };
                 let event = event.on(process, thread);
                 writer.write(&if bar.critical { event.with("critical", 1) } else { event })?;
@@ -62,35 +71,77 @@ pub fn trace(graph: &Graph, played: &Played) -> io::Result<Vec<u8>> {
     writer.finish()
 }
 
-fn header(graph: &Graph) -> io::Result<Header> {
+fn header(loaded: &Loaded) -> io::Result<Header> {
+    let (graph, layered) = (&loaded.job.graph, loaded.job.layered.as_ref());
+    let hosts: Vec<String> = graph.workers.iter().map(|worker| worker.host.clone()).collect();
     let about = About {
         format: About::FORMAT,
         version: env!("CARGO_PKG_VERSION").to_string(),
         host: String::new(),
-        hosts: graph.workers.iter().map(|worker| worker.host.clone()).collect(),
-        view: None,
-        layers: Vec::new(),
-        crosses_step: false,
+        view: Some(view(loaded, hosts.clone())),
+        hosts,
+        layers: layered.map(|layered| layered.layers.clone()).unwrap_or_default(),
+        crosses_step: layered.is_some_and(|layered| layered.crosses_step),
         dropped: 0,
     };
     let header = Header::of_worker(Rank(0), graph.workers.len() as u32).with("predicted", true);
     Ok(header.with(About::FIELD, serde_json::to_value(&about)?))
 }
 
+/// What was in force, and the network that was assumed, as if workers had measured it when they met.
+fn view(loaded: &Loaded, hosts: Vec<String>) -> View {
+    let scenario = &loaded.scenario;
+    let recorded = loaded.trace.workers.iter().find_map(|worker| worker.view.as_ref());
+    let measured = Measured {
+        memory: loaded.memory_measured.then_some(scenario.memory),
+        wire: (loaded.wire != WireSource::Nowhere).then_some(scenario.wire),
+    };
+    View {
+        measured,
+        fusion: loaded.job.layered.as_ref().map(fusion).unwrap_or_default(),
+        batch: recorded.map(|view| view.batch).unwrap_or_default(),
+        ..View::on_hosts(hosts, scenario.settings.clone())
+    }
+}
+
+/// What is sent together by the program's own decision has no name in a view.
+fn fusion(layered: &Layered) -> Fusion {
+    let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
+    let name = |tensor: &u32| tensors[*tensor as usize].name.to_string();
+    let groups = layered.groups.iter().filter(|_| !layered.own_buckets);
+    Fusion { groups: groups.map(|group| group.tensors.iter().map(name).collect()).collect() }
+}
+
 fn stamp(nanoseconds: u64) -> Stamp {
     Stamp(i64::try_from(nanoseconds).unwrap_or(i64::MAX))
 }
 
-/// For each operation, how many before it have its name.
-fn uses(graph: &Graph) -> Vec<u64> {
-    let mut names: HashMap<&str, u64> = HashMap::new();
-    let mut uses = Vec::with_capacity(graph.operations.len());
-    for operation in &graph.operations {
-        let next = names.entry(&operation.name).or_default();
-        uses.push(*next);
+/// For each operation what a worker would call it, and how many before it have that name.
+fn names(graph: &Graph, layered: Option<&Layered>) -> Vec<(String, u64)> {
+    let groups = layered.map(|layered| (layered, layered.all_groups()));
+    let mut uses: HashMap<String, u64> = HashMap::new();
+    let named = graph.operations.iter().enumerate().map(|(place, operation)| {
+        let name = match &groups {
+            Some((layered, groups)) if !groups.is_empty() => {
+                group_name(layered, &groups[place % groups.len()], place)
+            }
+            _ => operation.name.to_string(),
+        };
+        let next = uses.entry(name.clone()).or_default();
         *next += 1;
+        (name, *next - 1)
+    });
+    named.collect()
+}
+
+/// Buckets of the program's own are numbered, as PyTorch's process groups do it; groups have the names of their tensors.
+fn group_name(layered: &Layered, group: &Group, place: usize) -> String {
+    if layered.own_buckets {
+        return numbered("group 0", place as u64);
     }
-    uses
+    let mut tensors = layered.layers.iter().flat_map(|layer| &layer.tensors);
+    let first = tensors.nth(group.tensors[0] as usize);
+    Fusion::operation_name(first.map_or("", |tensor| &tensor.name), group.tensors.len())
 }
 
 /// What readers must know of an operation to find it on other workers.

@@ -99,6 +99,11 @@ const NUMBERED: &str = ", collective ";
 /// Names of numbered operations are used again after so many.
 const NUMBERED_NAMES: u64 = 1024;
 
+/// What a numbered operation of a group is called.
+pub fn numbered(group: &str, number: u64) -> String {
+    format!("{group}{NUMBERED}{}", number % NUMBERED_NAMES)
+}
+
 /// Put a file of ours together, with one worker or with all of them; `place` is how problems name it.
 pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>) {
     let events: Vec<Event> = reader.by_ref().collect();

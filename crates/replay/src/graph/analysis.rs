@@ -1,7 +1,9 @@
 //! Where the time of a step goes: along the critical path, and by asking what a step would take if one thing were
 //! different.
 
-use super::{Change, Network, Piece, Played, Scenario, critical_path, links::LinkShare, play};
+use super::{
+    Change, Network, Piece, Played, Scenario, critical_path, links::LinkShare, play, play_out,
+};
 use crate::error::ReplayError;
 use paceline_job::{Time, graph::Graph, trace::Phase};
 use serde::Serialize;
@@ -86,7 +88,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Of a job as it is, whose operations take the time that `network` gives them, and the run that it is of. The first
+    /// Of a job as it is, whose operations take the time that `network` gives them, and the run that it is of, to its very end. The first
     /// `skip` steps do not count, because they find nothing left over from one before.
     pub fn of(
         scenario: &Scenario,
@@ -94,7 +96,7 @@ impl Analysis {
         skip: usize,
     ) -> Result<(Analysis, Played), ReplayError> {
         let graph = &scenario.graph;
-        let played = play(graph, &network.watched())?;
+        let played = play_out(graph, &network.watched())?;
         let step = played.step_ms(skip);
         let free = play(graph, &Network::Free)?.step_ms(skip);
         let (since, steps) = played.counted(skip);

@@ -17,7 +17,7 @@ pub use analysis::{Analysis, Loss, Share, Spent};
 pub use links::LinkShare;
 pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
-pub use play::{Cause, Played, play, warm_up};
+pub use play::{Cause, Played, play, play_out, warm_up};
 pub use prices::Prices;
 pub use remote::Network;
 pub use scenario::{Change, ChangeError, Scenario};

@@ -85,6 +85,15 @@ pub fn play(graph: &Graph, network: &Network) -> Result<Played, ReplayError> {
     lanes.finish(&mut remote)
 }
 
+/// Play a graph, and go on until the operations that nobody waits for are over too.
+pub fn play_out(graph: &Graph, network: &Network) -> Result<Played, ReplayError> {
+    let mut remote = Remote::new(graph, network)?;
+    let mut lanes = Lanes::new(graph);
+    lanes.go_on();
+    while remote.go_on(graph, &mut lanes)? {}
+    lanes.finish(&mut remote)
+}
+
 /// The workers' own part: everything but what happens between workers.
 pub(super) struct Lanes<'g> {
     graph: &'g Graph,
