@@ -10,6 +10,7 @@ mod element;
 pub mod graph;
 mod plan;
 mod quantity;
+mod random;
 pub mod script;
 mod topology;
 pub mod trace;
@@ -20,6 +21,7 @@ pub use duration::WrittenDuration;
 pub use element::{Dtype, ReduceOp};
 pub use plan::{Batch, Fusion, Pass, Plan, PlanError, Suggestion};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
+pub use random::Random;
 pub use topology::{Host, Link, Topology};
 pub use view::{
     Measured, Membership, Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker,

@@ -9,9 +9,8 @@ mod error;
 pub mod matrix;
 pub mod metanet;
 pub mod nn;
-mod random;
 mod throughput;
 
 pub use error::LearnError;
-pub use random::Random;
+pub use paceline_job::Random;
 pub use throughput::{StepModel, StepSample};

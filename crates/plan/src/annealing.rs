@@ -82,7 +82,7 @@ impl Moves {
                 next.partition = partition;
             }
             2 => {
-                let place = random.below(settings::CREDIT_PLACES as u64) as usize;
+                let place = random.place(settings::CREDIT_PLACES);
                 next.credit = settings::credit(next.partition, place);
             }
             // One cut goes or comes.
@@ -92,8 +92,8 @@ impl Moves {
             }
             // All cuts of a stretch go, or come.
             kind => {
-                let from = random.below(self.free.len() as u64) as usize;
-                let length = 1 + random.below(self.free.len() as u64 / 2 + 1) as usize;
+                let from = random.place(self.free.len());
+                let length = 1 + random.place(self.free.len() / 2 + 1);
                 for place in self.free.iter().skip(from).take(length) {
                     next.cuts[*place] = kind == 6;
                 }

@@ -7,8 +7,8 @@ mod ledger;
 
 pub use ledger::Ledger;
 
-use crate::{random::Random, timeline::Timeline};
-use paceline_job::{ByteSize, Rank, Settings, Time, View, WorkerId};
+use crate::timeline::Timeline;
+use paceline_job::{ByteSize, Random, Rank, Settings, Time, View, WorkerId};
 use paceline_sync::agreement::{
     Begin, Change, Heard, Participant, Registrar, Summons, ToParticipant, ToRegistrar,
 };

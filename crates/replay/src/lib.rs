@@ -15,7 +15,6 @@ pub mod members;
 pub mod memory;
 mod network;
 mod outcome;
-mod random;
 mod timeline;
 mod worker;
 
@@ -25,4 +24,4 @@ pub use contents::Contents;
 pub use error::ReplayError;
 pub use network::LinkName;
 pub use outcome::{Fault, Finish, Notice, Outcome, Stuck};
-pub use random::Random;
+pub use paceline_job::Random;

@@ -12,10 +12,10 @@ mod memory;
 pub use conditions::Conditions;
 pub use ledger::Ledger;
 
-use crate::{random::Random, timeline::Timeline};
+use crate::timeline::Timeline;
 use actor::{Actor, Envelope, Outbox, Told};
 use conditions::Trouble;
-use paceline_job::{Membership, Time, View, WorkerId};
+use paceline_job::{Membership, Random, Time, View, WorkerId};
 use paceline_sync::agreement::{
     Change, Limits, Minutes, Registrar, Summons, ToParticipant, ToRegistrar,
 };

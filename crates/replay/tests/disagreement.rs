@@ -69,8 +69,7 @@ fn sizes_that_differ_fail_everywhere_and_the_error_says_so() {
         // Gossip meets one partner a step: whoever is not the odd one's partner cannot know.
         let strategies: Vec<&str> =
             STRATEGIES.into_iter().filter(|name| *name != "gossip").collect();
-        let mut settings =
-            settings_with(strategies[random.below(strategies.len() as u64) as usize]);
+        let mut settings = settings_with(strategies[random.place(strategies.len())]);
         settings.eager = ByteSize(*random.choose(&[0, 1000, 1 << 22]));
         let mut cluster = cluster(size as usize, settings);
         let odd = random.below(u64::from(size)) as u32;

@@ -71,7 +71,7 @@ impl Space {
                 let sides = lower.iter().zip(upper);
                 sides.map(|(lower, upper)| random.between(*lower, *upper)).collect()
             }
-            Space::Points(points) => points[random.below(points.len())].clone(),
+            Space::Points(points) => random.choose(points).clone(),
         }
     }
 }

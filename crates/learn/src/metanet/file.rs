@@ -113,9 +113,9 @@ mod tests {
         let mut random = Random::new(1);
         for _ in 0..200 {
             let mut damaged = bytes.clone();
-            damaged[random.below(bytes.len())] ^= 1 << random.below(8);
+            damaged[random.place(bytes.len())] ^= 1 << random.below(8);
             assert!(MetaNetwork::from_bytes(&damaged).is_err());
-            assert!(MetaNetwork::from_bytes(&bytes[..random.below(bytes.len())]).is_err());
+            assert!(MetaNetwork::from_bytes(&bytes[..random.place(bytes.len())]).is_err());
         }
         let longer: Vec<u8> = bytes.iter().copied().chain([0; 4]).collect();
         assert!(MetaNetwork::from_bytes(&longer).is_err());

@@ -17,12 +17,12 @@ fn formula(conditions: &Conditions, choice: &Choice, price: f64) -> f64 {
 
 fn any_choice(random: &mut Random) -> Choice {
     let partition = (1u64 << (16 + random.below(9))) as f64;
-    let credit = partition * [1.0, 2.0, 4.0, 8.0, f64::INFINITY][random.below(5)];
-    Choice { strategy: random.below(5), partition, credit }
+    let credit = partition * [1.0, 2.0, 4.0, 8.0, f64::INFINITY][random.place(5)];
+    Choice { strategy: random.place(5), partition, credit }
 }
 
 fn any_sample(random: &mut Random, price: f64) -> Sample {
-    let layers = 4 + random.below(20);
+    let layers = 4 + random.place(20);
     let tensor = |random: &mut Random| {
         let (bytes, forward) = (random.ratio(1e4, 3e7), random.ratio(1e-4, 3e-3));
         TensorConditions { bytes, forward, backward: 2.0 * forward, slowest: 3.0 * forward }
@@ -31,7 +31,7 @@ fn any_sample(random: &mut Random, price: f64) -> Sample {
     let computation = tensors.iter().map(|tensor| tensor.slowest).sum();
     let rate = random.ratio(3e8, 1e10);
     let worker = WorkerConditions { upload: rate, download: rate, computation };
-    let workers = 2 + random.below(7);
+    let workers = 2 + random.place(7);
     let conditions = Conditions {
         tensors,
         workers: vec![worker; workers],

@@ -244,7 +244,7 @@ fn disturbed(sample: &Sample, random: &mut Random) -> Conditions {
     let mut conditions = if random.chance(UNSEEN) {
         sample.conditions.clone()
     } else {
-        sample.under(random.below(sample.measured.len()))
+        sample.under(random.place(sample.measured.len()))
     };
     let mut noise = |value: &mut f64| *value *= (NOISE * random.normal()).exp();
     for worker in &mut conditions.workers {

@@ -2,8 +2,7 @@
 //! program that trains. What a driver does in real time is done here at once, or later by the run's lot.
 
 use super::{Conditions, Ledger, ledger::contribution, memory::Memory};
-use crate::random::Random;
-use paceline_job::{Dtype, Rank, ReduceOp, Time, View, ViewVersion, WorkerId};
+use paceline_job::{Dtype, Random, Rank, ReduceOp, Time, View, ViewVersion, WorkerId};
 use paceline_sync::{
     agreement::{Begin, Change, Participant, ToParticipant, ToRegistrar},
     collective::Collective,

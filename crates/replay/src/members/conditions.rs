@@ -1,8 +1,7 @@
 //! What a run of membership may meet, drawn from its seed.
 
 use super::ledger::MOST_WORKERS;
-use crate::random::Random;
-use paceline_job::{ByteSize, Settings, StrategyChoice};
+use paceline_job::{ByteSize, Random, Settings, StrategyChoice};
 
 /// See the file's first paragraph.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 //! Until they are committed, control frames pass data frames, and urgent data frames pass others.
 
 use super::links::Path;
-use crate::random::Random;
+use paceline_job::Random;
 use paceline_sync::{
     frame::{HEADER_BYTES, Header},
     scheduler::Urgency,
@@ -240,7 +240,7 @@ impl<P> Connection<P> {
             } else if around.overtaking {
                 let last = self.frames.back().is_some_and(Frame::is_last);
                 let movable = self.frames.len() - next - usize::from(last);
-                self.frames.swap(next, next + around.random.below(movable as u64) as usize);
+                self.frames.swap(next, next + around.random.place(movable));
             }
             let frame = &mut self.frames[next];
             self.committed += 1;

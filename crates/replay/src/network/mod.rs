@@ -5,11 +5,11 @@ mod connection;
 mod links;
 mod queues;
 
-use crate::{config::NetworkConfig, error::ReplayError, random::Random, timeline::Timeline};
+use crate::{config::NetworkConfig, error::ReplayError, timeline::Timeline};
 pub(crate) use connection::{Body, Frame};
 use connection::{Connection, Surroundings};
 use links::{Link, Links, Path};
-use paceline_job::{Rank, Rate, Time, Topology, View};
+use paceline_job::{Random, Rank, Rate, Time, Topology, View};
 use paceline_sync::{scheduler::turn_of, slab::Key};
 use queues::{Queues, Wire};
 use rustc_hash::FxHashSet;

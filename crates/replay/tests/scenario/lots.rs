@@ -129,7 +129,7 @@ fn draw_operations(random: &mut Random, size: u32, count: u64, views: usize) -> 
         .map(|number| match number < views as u64 {
             // Every view has one, if there are enough.
             true => number as usize,
-            false => random.below(views as u64) as usize,
+            false => random.place(views),
         })
         .collect();
     of_views.sort();

@@ -1,6 +1,8 @@
 //! In which order an epoch takes the samples: a permutation that is computed place by place from a seed, so that nobody
 //! keeps a list of them. It knows nothing of workers or steps.
 
+use paceline_job::Random;
+
 /// Rounds of the network below. Four make a good permutation of a large set; two more cost nanoseconds.
 const ROUNDS: usize = 6;
 
@@ -72,12 +74,9 @@ fn permuted(value: u64, half: u32, keys: &[u64; ROUNDS]) -> u64 {
     left << half | right
 }
 
-/// The finaliser of splitmix64: every bit of the result depends on every bit of the argument.
+/// Every bit of the result depends on every bit of the argument.
 fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ value >> 31
+    Random::new(value).bits()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use super::alone::Alone;
 use crate::program::{Dest, Instr, Member, Program, Semantics, Site, Slot, Source, Span, Strategy};
+use paceline_job::Random;
 use std::borrow::Cow;
 
 /// Pairwise averaging (Boyd, Ghosh, Prabhakar and Shah, 2006; AD-PSGD uses it for training).
@@ -31,19 +32,11 @@ impl Strategy for Gossip {
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
-        match partner(site.members(), site.me, draw(site.seed, site.step)) {
+        match partner(site.members(), site.me, Random::after(site.seed, site.step).bits()) {
             Some(partner) => Box::new(PairProgram { partner, span }),
             None => Box::new(Alone { span }),
         }
     }
-}
-
-/// A number that seed and step determine: one output of SplitMix64 (Steele, Lea and Flood, 2014).
-fn draw(seed: u64, step: u64) -> u64 {
-    let mut state = seed.wrapping_add(step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^ (state >> 31)
 }
 
 /// With whom `me` is paired in the tournament's round `lot`; `None` for the one who sits out.

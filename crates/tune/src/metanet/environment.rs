@@ -29,7 +29,7 @@ pub struct Environment {
 impl Environment {
     /// One of very many.
     pub fn invented(random: &mut Random) -> Environment {
-        let workers = WORKERS[random.below(WORKERS.len())];
+        let workers = WORKERS[random.place(WORKERS.len())];
         let on_each = match random.below(10) {
             0 if workers.is_multiple_of(4) && workers > 4 => 4,
             0..=2 if workers.is_multiple_of(2) && workers > 2 => 2,
@@ -105,7 +105,7 @@ fn contention(hosts: usize, random: &mut Random) -> (Vec<f64>, Option<f64>) {
     let mut shares = vec![1.0; hosts];
     match random.below(10) {
         // One host.
-        0..=3 => shares[random.below(hosts)] = random.ratio(0.05, 0.8),
+        0..=3 => shares[random.place(hosts)] = random.ratio(0.05, 0.8),
         // As many as share a switch.
         4 => {
             let share = random.ratio(0.1, 0.8);
@@ -123,7 +123,7 @@ fn contention(hosts: usize, random: &mut Random) -> (Vec<f64>, Option<f64>) {
 fn stragglers(workers: usize, random: &mut Random) -> Vec<f64> {
     let mut slowness = vec![1.0; workers];
     match random.below(10) {
-        0..=2 => slowness[random.below(workers)] = random.between(1.2, 3.0),
+        0..=2 => slowness[random.place(workers)] = random.between(1.2, 3.0),
         3..=4 => slowness.iter_mut().for_each(|slow| *slow = random.between(1.0, 1.2)),
         _ => {}
     }

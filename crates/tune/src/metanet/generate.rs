@@ -126,11 +126,11 @@ impl Generator {
         // One of thirty pairs belongs to the smallest part, so this ends.
         loop {
             let model = if measured > 0 && random.chance(MEASURED) {
-                random.below(measured as usize) as u32
+                random.below(u64::from(measured)) as u32
             } else {
-                measured + random.below(INVENTED as usize) as u32
+                measured + random.below(u64::from(INVENTED)) as u32
             };
-            let network = random.below(NETWORKS as usize) as u32;
+            let network = random.below(u64::from(NETWORKS)) as u32;
             if Part::of(model, network) == part {
                 return (model, network);
             }
@@ -246,8 +246,8 @@ fn some(model: &Model, environment: &Environment, random: &mut Random) -> Vec<Ch
             mark -= POPULARITY[**place];
             mark < 0.0
         });
-        let partition = partitions[random.below(partitions.len())];
-        let credit = partition * CREDITS[random.below(CREDITS.len())];
+        let partition = partitions[random.place(partitions.len())];
+        let credit = partition * CREDITS[random.place(CREDITS.len())];
         let choice = Choice { strategy: popular.copied().unwrap_or(0), partition, credit };
         if chosen.len() < CHOICES && !chosen.contains(&choice) {
             chosen.push(choice);

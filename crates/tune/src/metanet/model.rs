@@ -34,10 +34,10 @@ impl Model {
     /// A model that nobody built: its layers grow like those of convolutional networks, are all alike like those of
     /// transformers, or are dominated by a few; chance decides.
     pub fn invented(random: &mut Random) -> Model {
-        let depth = 3 + random.below(38);
+        let depth = 3 + random.below(38) as usize;
         let kind = random.below(4);
         let few = 1 + random.below(3);
-        let heavy: Vec<usize> = (0..few).map(|_| random.below(depth)).collect();
+        let heavy: Vec<usize> = (0..few).map(|_| random.place(depth)).collect();
         let steep = random.between(1.0, 5.0);
         let spread = random.between(0.1, 1.2);
         let mut bytes = Vec::with_capacity(depth);
@@ -56,7 +56,7 @@ impl Model {
         }
         let model = random.ratio(3e6, 5e8) / bytes.iter().sum::<f64>();
         let backward = random.between(1.5, 2.5);
-        let parts = 1 + random.below(3);
+        let parts = 1 + random.place(3);
         let layer = |(place, size): (usize, &f64)| {
             let elements = (size * model / 4.0).max(16.0) as u64;
             let tensor = |part: usize| Tensor {

@@ -1,6 +1,7 @@
 //! Traces whose clocks are known to be wrong, and by how much.
 
 use super::*;
+use crate::Random;
 use crate::trace::{
     Collective, Direction, Kind, Lane, LaneId, LaneKind, Message, Span, WorkerTrace,
 };
@@ -9,19 +10,6 @@ use crate::trace::{
 const LATENCY: f64 = 50e3;
 /// And what it may take longer, rarely all of it.
 const JITTER: f64 = 200e3;
-
-/// Splitmix, so that a failing test fails again.
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 /// A cluster with wrong clocks, whose workers write down what happens at true times.
 struct Cluster {
@@ -47,7 +35,7 @@ impl Cluster {
             hosts: hosts.to_vec(),
             offsets: offsets.to_vec(),
             drifts: drifts.to_vec(),
-            random: Random(7),
+            random: Random::new(7),
             trace: Trace { workers, problems: Vec::new() },
         }
     }

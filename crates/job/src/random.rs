@@ -1,18 +1,30 @@
-//! Numbers that look random and follow from a seed, so that what was learned can be learned again.
+//! Numbers that look random and follow from a seed, so that whatever was drawn can be drawn again: a run that failed, a search, what
+//! was learned. It has no other source of numbers, and nothing secret may come from it.
 
-/// Sebastiano Vigna's splitmix64, and the distributions that learning needs.
+/// What the state grows by with each number.
+const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Sebastiano Vigna's splitmix64: one word of state, and good enough for delays, orders and first guesses.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
     /// A generator whose numbers are those of every other generator with this seed.
+    #[inline]
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
+    /// The same, after so many numbers.
+    #[inline]
+    pub fn after(seed: u64, numbers: u64) -> Random {
+        Random(seed.wrapping_add(numbers.wrapping_mul(STRIDE)))
+    }
+
     /// Any 64 bits.
+    #[inline]
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STRIDE);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -35,8 +47,21 @@ impl Random {
     }
 
     /// A whole number below `bound`; 0 if the bound is 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A place in a list of so many; 0 if it is empty.
+    pub fn place(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// One of the choices.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn choose<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.place(choices.len())]
     }
 
     /// True so many times of one.
@@ -54,7 +79,7 @@ impl Random {
     /// Bring a list into any order.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
-            list.swap(last, self.below(last + 1));
+            list.swap(last, self.place(last + 1));
         }
     }
 }
@@ -72,6 +97,24 @@ mod tests {
             assert!(random.below(7) < 7);
         }
         assert_eq!(random.below(0), 0);
+    }
+
+    #[test]
+    fn every_number_below_the_bound_is_reached() {
+        let mut random = Random::new(7);
+        let mut seen = [false; 5];
+        for _ in 0..200 {
+            seen[random.place(5)] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_published_algorithm() {
+        let mut random = Random::new(1234567);
+        let numbers = [(); 3].map(|()| random.bits());
+        assert_eq!(numbers, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
+        assert_eq!(Random::after(1234567, 2).bits(), numbers[2]);
     }
 
     #[test]
