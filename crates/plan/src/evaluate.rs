@@ -9,7 +9,7 @@ use crate::{
 };
 use paceline_job::graph::{
     Graph,
-    layered::{LayerTimes, Layered, LayeredWorker},
+    layered::{LayerTimes, Layered, LayeredWorker, Tail},
 };
 use paceline_replay::graph::{Network, Played, Prices, Scenario, play};
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
@@ -276,7 +276,8 @@ fn average(layered: &Layered) -> Layered {
         for sum in sums.iter_mut().flat_map(LayerTimes::each_mut) {
             *sum /= steps;
         }
-        let tail = worker.tails.iter().sum::<u64>() / steps;
+        let tail = |of: fn(&Tail) -> u64| worker.tails.iter().map(of).sum::<u64>() / steps;
+        let tail = Tail { update: tail(|tail| tail.update), rest: tail(|tail| tail.rest) };
         LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail] }
     };
     let workers = layered.workers.iter().map(mean).collect();
@@ -294,7 +295,7 @@ fn long(layered: &Layered) -> Layered {
     for worker in &mut long.workers {
         worker.steps.truncate(steps);
         worker.steps.drain(..from);
-        worker.tails.resize(steps, 0);
+        worker.tails.resize(steps, Tail::default());
         worker.tails.drain(..from);
     }
     long
@@ -305,8 +306,8 @@ fn repeated(layered: &Layered, count: usize) -> Layered {
     let mut repeated = Layered { recorded: Vec::new(), ..layered.clone() };
     for worker in &mut repeated.workers {
         worker.steps = worker.steps.iter().cycle().take(count).cloned().collect();
-        let tails = worker.tails.iter().copied().chain(std::iter::repeat(0));
-        let tails: Vec<u64> = tails.take(layered.steps().max(1)).collect();
+        let tails = worker.tails.iter().copied().chain(std::iter::repeat(Tail::default()));
+        let tails: Vec<Tail> = tails.take(layered.steps().max(1)).collect();
         worker.tails = tails.iter().cycle().take(count).copied().collect();
     }
     repeated

@@ -47,6 +47,15 @@ impl LayerTimes {
     }
 }
 
+/// Nanoseconds from the last backward pass to the end of a step, waiting for other workers apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Updates, where they cross the step and lie behind all passes; otherwise layers have theirs.
+    pub update: u64,
+    /// Everything else.
+    pub rest: u64,
+}
+
 /// A worker's part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayeredWorker {
@@ -55,7 +64,7 @@ pub struct LayeredWorker {
     /// For each step, the times of all layers in the order of the forward pass.
     pub steps: Vec<Vec<LayerTimes>>,
     /// For each step, what passes after the last backward pass and before the step is over.
-    pub tails: Vec<u64>,
+    pub tails: Vec<Tail>,
 }
 
 /// What is sent together.
@@ -99,7 +108,7 @@ impl Layered {
         let worker = |host| LayeredWorker {
             host,
             steps: vec![times.to_vec(); steps],
-            tails: vec![0; steps],
+            tails: vec![Tail::default(); steps],
         };
         let workers = hosts.into_iter().map(worker).collect();
         Layered { layers, workers, crosses_step: true, scheduled: true, ..Layered::default() }
@@ -258,6 +267,9 @@ struct Chain<'l> {
     /// For each layer, the groups that its backward pass completes.
     completed: Vec<Vec<u32>>,
     groups: usize,
+    /// Whether any step of any worker ends with updates: then all have a node for them, because workers that are compared have
+    /// the same nodes.
+    updates_last: bool,
 }
 
 impl<'l> Chain<'l> {
@@ -276,7 +288,9 @@ impl<'l> Chain<'l> {
                 needed[layer as usize].push(place as u32);
             }
         }
-        Chain { layered, needed, completed, groups: groups.len() }
+        let mut tails = layered.workers.iter().flat_map(|worker| &worker.tails);
+        let updates_last = tails.any(|tail| tail.update > 0);
+        Chain { layered, needed, completed, groups: groups.len(), updates_last }
     }
 
     fn worker(&mut self, graph: &mut Graph, rank: Rank, worker: &LayeredWorker) {
@@ -285,7 +299,8 @@ impl<'l> Chain<'l> {
             let name = name.clone();
             graph.nodes.push(Node { name, rank, phase, role, length, gap, after: Vec::new() });
         };
-        let (wait, end): (Arc<str>, Arc<str>) = ("wait".into(), "end of step".into());
+        let [wait, parameters, end]: [Arc<str>; 3] =
+            ["wait", "parameters", "end of step"].map(Into::into);
         let operation = |step: usize, group: u32| OperationId((step * self.groups) as u32 + group);
         for step in 0..self.layered.steps() {
             let times = &worker.steps[step];
@@ -321,10 +336,13 @@ impl<'l> Chain<'l> {
                     add(&wait, Phase::Other, Role::Await(operation(step, group)), 0, 0);
                 }
                 let update = times.iter().map(|times| times.update).sum();
-                add(&wait, Phase::Update, Role::Work, 0, update);
+                add(&parameters, Phase::Update, Role::Work, 0, update);
             }
-            let tail = worker.tails.get(step).copied().unwrap_or(0);
-            add(&end, Phase::Other, Role::StepEnd(step as u32), tail, 0);
+            let Tail { update, rest } = worker.tails.get(step).copied().unwrap_or_default();
+            if self.updates_last {
+                add(&parameters, Phase::Update, Role::Work, 0, update);
+            }
+            add(&end, Phase::Other, Role::StepEnd(step as u32), rest, 0);
         }
         let nodes = (first..graph.nodes.len() as u32).map(NodeId).collect();
         let lane = Lane { name: "training".into(), kind: LaneKind::Thread };
@@ -398,6 +416,16 @@ mod tests {
                 assert_eq!(count(Role::Await(OperationId(operation))), awaited);
             }
         }
+    }
+
+    #[test]
+    fn updates_behind_all_passes_are_updates_on_every_worker() {
+        let mut layered = three();
+        layered.workers[1].tails[0] = Tail { update: 7, rest: 2 };
+        let graph = layered.graph();
+        let updates = graph.nodes.iter().filter(|node| &*node.name == "parameters");
+        let lengths: Vec<u64> = updates.map(|node| node.length).collect();
+        assert_eq!(lengths, [0, 0, 7, 0]);
     }
 
     #[test]

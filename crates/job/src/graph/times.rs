@@ -1,7 +1,7 @@
 //! What the layers of a worker took in one step, from its spans: passes, updates, and what passed between them. Waiting for other
 //! workers is not counted; what operations take is not known here.
 
-use super::layered::LayerTimes;
+use super::layered::{LayerTimes, Tail};
 use crate::trace::{Kind, Layer, Phase, Span, Stamp};
 
 /// The times of one step, as spans come in.
@@ -9,7 +9,9 @@ pub(super) struct StepTimes {
     layers: Vec<LayerTimes>,
     /// Updates of no particular layer, where all are made at the end.
     update: u64,
-    /// Updates, where they cross the step, with what passed before them: they belong to whatever comes next.
+    /// Updates, where they cross the step: they belong to whatever comes next.
+    updated: u64,
+    /// And what passed before them.
     passed: u64,
     /// Up to where everything is accounted for.
     cursor: Stamp,
@@ -22,7 +24,15 @@ pub(super) struct StepTimes {
 impl StepTimes {
     pub fn new(layers: usize, from: Stamp, crosses_step: bool) -> StepTimes {
         let layers = vec![LayerTimes::default(); layers];
-        StepTimes { layers, update: 0, passed: 0, cursor: from, open: Vec::new(), crosses_step }
+        StepTimes {
+            layers,
+            update: 0,
+            updated: 0,
+            passed: 0,
+            cursor: from,
+            open: Vec::new(),
+            crosses_step,
+        }
     }
 
     /// False if it is work of a layer that nobody knows.
@@ -42,14 +52,15 @@ impl StepTimes {
         let gap = span.begin.since(self.cursor);
         self.cursor = self.cursor.max(span.end());
         if self.crosses_step && phase == Phase::Update {
-            self.passed += gap + span.length;
+            self.updated += span.length;
+            self.passed += gap;
             return true;
         }
         let Some(place) = layer else {
             self.update += if phase == Phase::Update { gap + span.length } else { 0 };
             return phase == Phase::Update;
         };
-        let passed = std::mem::take(&mut self.passed);
+        let passed = self.passed();
         let times = &mut self.layers[place];
         match phase {
             Phase::Forward => {
@@ -75,10 +86,15 @@ impl StepTimes {
         if self.crosses_step {
             let Some(place) = layer else { return };
             self.inside(span);
-            let passed = std::mem::take(&mut self.passed);
+            let passed = self.passed();
             self.layers[place].wait_gap += passed + span.begin.since(self.cursor);
         }
         self.cursor = self.cursor.max(span.end());
+    }
+
+    /// What whatever comes next begins with.
+    fn passed(&mut self) -> u64 {
+        std::mem::take(&mut self.updated) + std::mem::take(&mut self.passed)
     }
 
     /// What happens inside a layer's pass is not the layer's own.
@@ -95,8 +111,8 @@ impl StepTimes {
     }
 
     /// The layers' times, and what is left to the end of the step. Updates of no particular layer are shared out by the
-    /// length of parameters; those that cross the step and come after the last pass are a part of what is left.
-    pub fn finish(mut self, layers: &[Layer], to: Stamp) -> (Vec<LayerTimes>, u64) {
+    /// length of parameters; those that cross the step and come after the last pass are a part of what is left, told apart.
+    pub fn finish(mut self, layers: &[Layer], to: Stamp) -> (Vec<LayerTimes>, Tail) {
         let bytes =
             |layer: &Layer| layer.tensors.iter().map(|tensor| tensor.bytes()).sum::<u64>() as f64;
         let all: f64 = layers.iter().map(bytes).sum();
@@ -105,7 +121,8 @@ impl StepTimes {
                 times.update += (self.update as f64 * bytes(layer) / all) as u64;
             }
         }
-        (self.layers, self.passed + to.since(self.cursor))
+        let rest = self.passed + to.since(self.cursor);
+        (self.layers, Tail { update: self.updated, rest })
     }
 }
 
@@ -155,6 +172,6 @@ mod tests {
             backward_gap: 5,
             backward: 5,
         };
-        assert_eq!((layers, tail), (vec![a, b], 10));
+        assert_eq!((layers, tail), (vec![a, b], Tail { update: 4, rest: 6 }));
     }
 }

@@ -5,7 +5,7 @@ use paceline_job::{
     Dtype,
     graph::{
         BuildError, Clocks, Job,
-        layered::{LayerTimes, Layered},
+        layered::{LayerTimes, Layered, Tail},
     },
     trace::{Layer, Tensor, Trace},
 };
@@ -97,7 +97,8 @@ impl Model {
     pub fn steps(&self, hosts: &[String], slowness: &[f64], rest: f64, steps: usize) -> Layered {
         let mut layered = Layered::alike(self.layers.clone(), &self.times, hosts.to_vec(), steps);
         for (worker, slowness) in layered.workers.iter_mut().zip(slowness) {
-            worker.tails.fill((1e9 * rest * slowness * self.seconds()) as u64);
+            let rest = (1e9 * rest * slowness * self.seconds()) as u64;
+            worker.tails.fill(Tail { rest, ..Tail::default() });
             for times in worker.steps.iter_mut().flatten() {
                 times.forward = (times.forward as f64 * slowness) as u64;
                 times.backward = (times.backward as f64 * slowness) as u64;
@@ -130,6 +131,8 @@ mod tests {
             layered.workers[worker].steps[0].iter().map(|times| times.forward).sum()
         };
         assert!((sum(1) as f64 / sum(0) as f64 - 2.0).abs() < 1e-3);
-        assert!((layered.workers[1].tails[0] as f64 * 1e-9 / model.seconds() - 0.2).abs() < 1e-3);
+        assert!(
+            (layered.workers[1].tails[0].rest as f64 * 1e-9 / model.seconds() - 0.2).abs() < 1e-3
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::{Answer, Question, Searcher};
 use crate::{Candidate, Place, Space, Surroundings, wires::wires};
 use paceline_job::{
     Dtype, Link, Rate, Settings, View,
-    graph::layered::{LayerTimes, Layered, LayeredWorker},
+    graph::layered::{LayerTimes, Layered, LayeredWorker, Tail},
     trace::{Layer, Tensor},
 };
 use paceline_replay::{
@@ -226,7 +226,7 @@ impl Model {
         let part = |(worker, host): (&WorkerMetrics, &String)| LayeredWorker {
             host: host.clone(),
             steps: vec![times(worker, layers.len()); steps],
-            tails: vec![nanoseconds(worker.rest); steps],
+            tails: vec![Tail { rest: nanoseconds(worker.rest), ..Tail::default() }; steps],
         };
         let parts = seen.workers.iter().zip(&surroundings.hosts).map(part).collect();
         let layered = Layered {
