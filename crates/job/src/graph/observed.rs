@@ -10,10 +10,11 @@ use super::{
 use crate::{
     CollectiveKind, Dtype, Rank,
     trace::{
-        Collective, Kind, Phase, Problem, SEND_RECEIVE, Span, SpanId, Stamp, Trace, WorkerTrace,
+        Collective, Kind, LaneKind, Phase, Problem, SEND_RECEIVE, Span, SpanId, Stamp, Trace,
+        WorkerTrace,
     },
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The steps of a trace as they were seen.
 pub(super) fn job(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Result<Job, BuildError> {
@@ -77,7 +78,7 @@ impl Building {
             sequences.push(Sequence { lane: lane.clone(), nodes });
         }
         self.operations_of(rank, worker, clocks, &lanes, first);
-        self.ends_of_steps(rank, &windows, &lanes, first, from);
+        self.ends_of_steps(rank, worker, &windows, &lanes, first, from);
         self.graph.workers.push(Worker { host: worker.host.clone(), lanes: sequences });
     }
 
@@ -145,6 +146,10 @@ impl Building {
             if operation == next {
                 self.graph.operations.push(described(collective));
                 self.posts.push(Vec::new());
+            } else {
+                // Of a broadcast only the root says how much it is.
+                let known = &mut self.graph.operations[operation.index()];
+                known.elements = known.elements.max(described(collective).elements);
             }
             let stamps = (clocks.common(rank, span.begin), clocks.common(rank, span.end()));
             self.posts[operation.index()].push((rank, stamps.0, stamps.1));
@@ -154,11 +159,13 @@ impl Building {
         }
     }
 
-    /// A step is over when the thread that did most has done its part of it. Beside the lanes: the next step's first
-    /// spans may begin while this one's last are under way.
+    /// A step is over when the thread that goes through all of them has done its part: the one on which they are marked, or
+    /// else, of the host's threads, the one that worked closest to their ends. Beside the lanes: the next step's first spans
+    /// may begin while this one's last are under way.
     fn ends_of_steps(
         &mut self,
         rank: Rank,
+        worker: &WorkerTrace,
         windows: &[(Stamp, Stamp)],
         lanes: &[Vec<Piece>],
         first: u32,
@@ -171,17 +178,31 @@ impl Building {
             ends.push(numbered.map(|(piece, number)| (piece.end, NodeId(number))).collect());
             number += pieces.len() as u32;
         }
-        let home = ends.iter().max_by_key(|ends| ends.len());
+        let last_before = |lane: usize, to: Stamp| {
+            let until = ends[lane].partition_point(|(end, _)| *end <= to);
+            ends[lane][..until].last().copied()
+        };
+        let rest =
+            |lane: usize, to: Stamp| to.since(last_before(lane, to).map_or(from, |(end, _)| end));
+        let rests = |lane: usize| windows.iter().map(|(_, to)| rest(lane, *to)).sum::<u64>();
+        let begins: HashSet<Stamp> = windows.iter().map(|window| window.0).collect();
+        let scopes = worker.spans.iter().filter(|span| matches!(span.kind, Kind::Scope));
+        let marks = scopes.filter(|span| begins.contains(&span.begin));
+        let marked: HashSet<usize> = marks.map(|span| span.lane.0 as usize).collect();
+        let is_thread = |lane: usize| worker.lanes[lane].kind == LaneKind::Thread;
+        let home = (0..ends.len())
+            .filter(|lane| !ends[*lane].is_empty())
+            .min_by_key(|&lane| (!is_thread(lane), !marked.contains(&lane), rests(lane), lane));
         for (step, &(_, to)) in windows.iter().enumerate() {
-            let last = home.and_then(|ends| ends.iter().rev().find(|(end, _)| *end <= to));
+            let last = home.and_then(|lane| last_before(lane, to));
             self.graph.nodes.push(Node {
                 name: "end of step".into(),
                 rank,
                 phase: Phase::Other,
                 role: Role::StepEnd(step as u32),
                 length: 0,
-                gap: to.since(last.map_or(from, |(end, _)| *end)),
-                after: last.map(|(_, node)| *node).into_iter().collect(),
+                gap: to.since(last.map_or(from, |(end, _)| end)),
+                after: last.map(|(_, node)| node).into_iter().collect(),
             });
         }
     }
@@ -244,5 +265,49 @@ fn described(collective: &Collective) -> Operation {
         dtype,
         priority: collective.priority,
         recorded: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Lane, LaneId, Step};
+
+    fn span(lane: u32, name: &str, begin: i64, length: u64, kind: Kind) -> Span {
+        let (name, begin) = (name.into(), Stamp(begin));
+        Span { name, lane: LaneId(lane), begin, length, kind, after: Vec::new() }
+    }
+
+    /// One step in which a thread of autograd's does most, and the main thread comes last.
+    fn last_of_step(others: Vec<Span>) -> String {
+        let thread = |name: &str| Lane { name: name.to_string(), kind: LaneKind::Thread };
+        let work = Kind::Work(Phase::Backward);
+        let mut spans: Vec<Span> = others;
+        spans.extend((1..5).map(|at| span(0, "backward", 10 * at, 9, work.clone())));
+        spans.push(span(1, "update", 60, 30, Kind::Work(Phase::Update)));
+        spans.sort_by_key(|span| span.begin);
+        let worker = WorkerTrace {
+            lanes: vec![thread("autograd"), thread("main"), thread("loader")],
+            spans,
+            steps: vec![Step { number: 0, begin: Stamp(0), end: Stamp(100) }],
+            ..WorkerTrace::default()
+        };
+        let trace = Trace { workers: vec![worker], problems: Vec::new() };
+        let graph = job(&trace, &Clocks::agreeing(), &[0]).unwrap().graph;
+        let end = graph.nodes.iter().find(|node| node.role == Role::StepEnd(0)).unwrap();
+        graph.nodes[end.after[0].index()].name.to_string()
+    }
+
+    #[test]
+    fn a_step_ends_with_the_thread_that_works_to_its_end_not_with_the_one_that_does_most() {
+        assert_eq!(last_of_step(Vec::new()), "update");
+    }
+
+    #[test]
+    fn a_step_ends_with_the_thread_on_which_it_is_marked() {
+        let mark = span(1, "step", 0, 100, Kind::Scope);
+        let load = span(2, "load", 70, 28, Kind::Work(Phase::Other));
+        assert_eq!(last_of_step(vec![load.clone()]), "load");
+        assert_eq!(last_of_step(vec![load, mark]), "update");
     }
 }

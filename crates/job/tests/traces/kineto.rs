@@ -164,6 +164,17 @@ fn the_caller_of_backward_waits_for_autograd_and_autograd_for_the_caller() {
 }
 
 #[test]
+fn what_autograd_does_besides_is_waited_for_unless_it_goes_on_beside_the_caller() {
+    let mut made = Made::training(0, 2, 2);
+    made.operator(AUTOGRAD, "aten::copy_", 1301, 15);
+    made.operator(AUTOGRAD, "aten::mul_", 1317, 100);
+    let (worker, _) = made.read();
+    let (_, wait) = span(&worker, "wait for backward", 1000);
+    assert_eq!((wait.begin, wait.length), (Stamp(1_100_000), 216_000));
+    assert_eq!(after(&worker, wait), ["aten::copy_"]);
+}
+
+#[test]
 fn annotations_with_nothing_inside_are_work() {
     let mut made = Made::new(0, 1);
     made.annotation(MAIN, "load", 0, 100);

@@ -6,13 +6,17 @@ use super::{
     nesting::Nesting,
 };
 use crate::trace::{Kind, LaneId, LaneKind, Phase, Span, SpanId, Stamp};
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
 /// What the wait is called.
 const NAME: &str = "wait for backward";
 
 /// Put a wait on the thread that computes forward, wherever it does nothing while another thread computes backward, and let
-/// that thread begin after what came before. Adds spans.
+/// that thread begin after what came before. What such a thread does besides is waited for as well: DDP copies its buckets
+/// back there. Adds spans.
 pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec<Span>) {
     let Some(caller) = caller(gathered, nesting) else { return };
     // What the caller does, without what lies inside: annotations around everything are no work.
@@ -20,7 +24,7 @@ pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec
         .filter(|at| gathered.raw[*at].lane == caller && !matches!(spans[*at].kind, Kind::Scope))
         .filter(|at| nesting.ancestors(*at).all(|it| matches!(spans[it].kind, Kind::Scope)))
         .collect();
-    let backward: Vec<usize> = (0..gathered.raw.len())
+    let others: Vec<usize> = (0..gathered.raw.len())
         .filter(|at| {
             let raw = &gathered.raw[*at];
             let lane = &gathered.lanes.list[raw.lane.0 as usize];
@@ -28,9 +32,13 @@ pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec
                 && lane.kind == LaneKind::Thread
                 && gathered.notes[*at].class == Class::Operator
                 && nesting.parents[*at].is_none()
-                && nesting.phases[*at] == Phase::Backward
         })
         .collect();
+    let is_backward = |at: usize| nesting.phases[at] == Phase::Backward;
+    let threads: HashSet<LaneId> =
+        others.iter().filter(|at| is_backward(**at)).map(|at| gathered.raw[*at].lane).collect();
+    let backward: Vec<usize> =
+        others.into_iter().filter(|at| threads.contains(&gathered.raw[*at].lane)).collect();
     let mut rest = &backward[..];
     for (place, at) in busy.iter().enumerate() {
         let before = gathered.raw[*at].end();
@@ -41,10 +49,17 @@ pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec
             .map_or(rest.len(), |next| rest.partition_point(|it| gathered.raw[*it].begin < next));
         let (pass, later) = rest.split_at(inside);
         rest = later;
+        if !pass.iter().any(|it| is_backward(*it)) {
+            continue;
+        }
+        // What is no part of the pass and goes on beside what the caller does next, nobody waited for.
+        let over = |at: usize| next.is_none_or(|next| gathered.raw[at].end() <= next);
+        let pass: Vec<usize> =
+            pass.iter().copied().filter(|it| is_backward(*it) || over(*it)).collect();
         let Some(first) = pass.first() else { continue };
         // The last of each thread: one thread for each device.
         let mut last: HashMap<LaneId, usize> = HashMap::new();
-        for it in pass {
+        for it in &pass {
             last.insert(gathered.raw[*it].lane, *it);
         }
         let end = last.values().map(|it| gathered.raw[*it].end()).max().unwrap_or(before);
@@ -53,7 +68,7 @@ pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec
         }
         let begin: Stamp = gathered.raw[*first].begin;
         let mut firsts: Vec<LaneId> = Vec::new();
-        for it in pass {
+        for it in &pass {
             if !firsts.contains(&gathered.raw[*it].lane) {
                 firsts.push(gathered.raw[*it].lane);
                 spans[*it].after.push(SpanId(*at as u32));
