@@ -130,7 +130,7 @@ fn check(
         problems.add(format!(
             "workers of {shown} did different operations at the same time; they are matched all the same"
         ));
-    } else if all.iter().any(|it| it.bytes != first.bytes) && !uneven(&first.operation) {
+    } else if !uneven(&first.operation) && differ(&first.operation, &all) {
         problems.add(format!(
             "workers of {shown} gave different sizes to one operation; they are matched all the same"
         ));
@@ -160,6 +160,14 @@ fn reaches_out(worker: &WorkerTrace, span: SpanId) -> bool {
     let first = worker.steps.iter().map(|step| step.begin).min();
     let last = worker.steps.iter().map(|step| step.end).max();
     first.is_some_and(|first| span.begin < first) || last.is_some_and(|last| span.end() > last)
+}
+
+/// Whether members gave sizes that cannot be those of one operation. In a broadcast only its root gives anything.
+fn differ(operation: &str, all: &[&Collective]) -> bool {
+    let has_root = operation == CollectiveKind::Broadcast.word();
+    let mut sizes = all.iter().map(|it| it.bytes).filter(|bytes| *bytes > 0 || !has_root);
+    let first = sizes.next();
+    sizes.any(|size| Some(size) != first)
 }
 
 /// Operations to which members contribute as much as they like.
@@ -248,6 +256,15 @@ mod tests {
         let (parts, problems) = matched(vec![one, two]);
         assert_eq!(parts, [vec![(0, SpanId(0))], vec![(0, SpanId(1)), (1, SpanId(0))]]);
         assert_eq!(problems.len(), 1, "{problems:?}");
+    }
+
+    #[test]
+    fn only_the_root_of_a_broadcast_gives_anything() {
+        let problems = |sizes: [u64; 3]| {
+            let part = |(size, rank)| worker(rank, &[(1, Some(1), "broadcast", size)]);
+            matched(sizes.into_iter().zip(0..).map(part).collect()).1.len()
+        };
+        assert_eq!([problems([0, 8, 0]), problems([8, 8, 4])], [0, 1]);
     }
 
     #[test]
