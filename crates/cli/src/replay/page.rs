@@ -18,6 +18,9 @@ const ROW: f64 = 18.0;
 /// Bars narrower than this are left out, thousands of kernels apart from each other would not be seen.
 const NARROWEST: f64 = 0.05;
 
+/// Rows whose bars together are narrower than this are left out: they would look empty.
+const EMPTY: f64 = 0.5;
+
 /// Gaps of the critical path narrower than this are not seen either.
 const JOINED: f64 = 0.5;
 
@@ -64,11 +67,13 @@ pub fn draw(loaded: &Loaded, played: &Played, report: &str) -> String {
 }
 
 fn timeline(rows: &[Row], longest: u64, title: &str) -> String {
+    let scale = (WIDTH - LABEL) / longest as f64;
+    let filled = |row: &Row| row.bars.iter().map(|bar| bar.to - bar.from).sum::<u64>() as f64;
+    let rows: Vec<&Row> = rows.iter().filter(|row| filled(row) * scale >= EMPTY).collect();
     if rows.is_empty() {
         return "<p>Nothing was recorded.</p>".to_string();
     }
     let height = ROW * (rows.len() + 1) as f64 + 6.0;
-    let scale = (WIDTH - LABEL) / longest as f64;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">",
         escaped(title)
