@@ -304,12 +304,12 @@ mod tests {
     #[test]
     fn what_the_kernel_takes_together_says_nothing() {
         let (mut traffic, keys) = wired();
-        for number in 0..3 {
-            traffic.sending(Time(0), Rank(2), keys[number], 1 << 18);
+        for &key in &keys[..3] {
+            traffic.sending(Time(0), Rank(2), key, 1 << 18);
         }
         // It had no room for a while, and then for all of them.
-        for number in 0..3 {
-            traffic.delivered(Time(MILLISECOND + 5_000 * number as u64), keys[number]);
+        for (at, &key) in (MILLISECOND..).step_by(5_000).zip(&keys[..3]) {
+            traffic.delivered(Time(at), key);
         }
         assert_eq!(traffic.totals().upload(), None);
     }
