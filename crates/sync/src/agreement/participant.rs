@@ -241,7 +241,8 @@ impl Participant {
         if self.pending.as_ref().is_some_and(|pending| pending.stage == Stage::Entered) {
             return None;
         }
-        let view = self.successor.take()?;
+        // Only somebody who is no registrar of ours names two views alike.
+        let view = self.successor.take().filter(|view| view.version > self.view.version)?;
         self.put_in_force(view.clone(), out);
         Some(view)
     }
