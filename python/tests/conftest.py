@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import secrets
 import shutil
 import socket
@@ -42,11 +44,18 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore::FutureWarning", **more}
 
 
+def free_port() -> int:
+    """A port for workers to meet at, not of those that the kernel gives to whoever connects meanwhile."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("of 100 ports between 20000 and 30000 none is free")
+
+
 def run_ranks(size: int, *command: str | pathlib.Path, secret: bool = True, limit: float = LIMIT) -> list[Outcome]:
     """Start ``size`` Python processes with torchrun's variables, and wait for all of them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     given = {"PACELINE_SECRET": secrets.token_hex(32)} if secret else {}
     ranks = []
     for rank in range(size):
