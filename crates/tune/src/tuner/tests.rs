@@ -210,8 +210,8 @@ fn a_gain_below_the_threshold_is_not_followed() {
     assert_eq!(decisions.len(), 3, "a heartbeat looks now and then");
 }
 
-#[test]
-fn slow_wires_while_a_proposal_is_proved_lead_back_and_then_to_what_is_best() {
+/// What is decided if wires change while a proposal is proved, and how near to the best the job ends.
+fn wires_change_while_a_proposal_is_proved(wire: f64) -> (Vec<Action>, f64) {
     let mut world = World::new(0.0, 1);
     world.wire = 8e9;
     let mut tuner = predicting(0.0);
@@ -219,29 +219,24 @@ fn slow_wires_while_a_proposal_is_proved_lead_back_and_then_to_what_is_best() {
         world.run(&mut tuner, 1);
     }
     world.run(&mut tuner, 4);
-    world.wire = 0.5e9;
+    world.wire = wire;
     world.run(&mut tuner, 60);
     let decisions = tuner.take_decisions();
-    let actions: Vec<Action> = decisions.iter().map(|decision| decision.action).collect();
+    (decisions.iter().map(|decision| decision.action).collect(), world.share())
+}
+
+#[test]
+fn slow_wires_while_a_proposal_is_proved_lead_back_and_then_to_what_is_best() {
+    let (actions, share) = wires_change_while_a_proposal_is_proved(0.5e9);
     assert_eq!(&actions[..4], [Action::Switch, Action::RollBack, Action::Switch, Action::Confirm]);
-    assert!(world.share() > 0.99);
+    assert!(share > 0.99);
 }
 
 #[test]
 fn fast_wires_while_a_proposal_is_proved_void_the_proof() {
-    let mut world = World::new(0.0, 1);
-    world.wire = 8e9;
-    let mut tuner = predicting(0.0);
-    while world.switches.is_empty() {
-        world.run(&mut tuner, 1);
-    }
-    world.run(&mut tuner, 4);
-    world.wire = 64e9;
-    world.run(&mut tuner, 30);
-    let decisions = tuner.take_decisions();
-    let actions: Vec<Action> = decisions.iter().map(|decision| decision.action).collect();
+    let (actions, share) = wires_change_while_a_proposal_is_proved(64e9);
     assert_eq!(&actions[..2], [Action::Switch, Action::Void]);
-    assert!(world.share() > 0.99);
+    assert!(share > 0.99);
 }
 
 #[test]
