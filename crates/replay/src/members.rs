@@ -152,6 +152,7 @@ impl Run {
             Happening::Gone(id, term) => {
                 if self.term == term {
                     self.register(|registrar, out| registrar.gone(id, out));
+                    self.wait_for_absent();
                 }
                 Ok(())
             }
@@ -179,8 +180,7 @@ impl Run {
                 self.ledger.restarts += 1;
                 self.term += 1;
                 self.registrar = Some(Registrar::restore(self.minutes.clone(), Limits::default()));
-                let patience = 20 * self.conditions.delay;
-                self.later(patience, Happening::Roll(self.term));
+                self.wait_for_absent();
                 Ok(())
             }
             Happening::Trouble(trouble) => self.trouble(trouble),
@@ -310,6 +310,13 @@ impl Run {
         }
         self.lines.insert(id, self.term);
         self.act(id, |actor, _| actor.reconnected())
+    }
+
+    /// Those who do not come back are gone.
+    fn wait_for_absent(&mut self) {
+        if self.registrar.as_ref().is_some_and(|registrar| !registrar.absent().is_empty()) {
+            self.later(20 * self.conditions.delay, Happening::Roll(self.term));
+        }
     }
 
     fn register(&mut self, with: impl FnOnce(&mut Registrar, &mut Vec<Summons>)) {

@@ -27,6 +27,9 @@ fn play_all(seeds: u64, shape: impl Fn(&mut Conditions)) -> Ledger {
 #[test]
 fn whatever_happens_workers_agree_and_those_who_are_left_finish() {
     let sum = play_all(1500, |_| {});
+    if std::env::var_os("PACELINE_SEED").is_some() {
+        return; // One run does not meet everything.
+    }
     for (what, count, least) in [
         ("workers that finished", sum.finished, 1500),
         ("workers that joined", sum.joined, 200),

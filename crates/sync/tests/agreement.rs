@@ -168,3 +168,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_last_worker_is_waited_for_once_and_then_the_job_is_over() {
+    let mut registrar = Registrar::new(first_view(Membership::Elastic), false);
+    let mut out = Vec::new();
+    (0..WORKERS).for_each(|id| registrar.gone(WorkerId(id), &mut out));
+    let last = WorkerId(WORKERS - 1);
+    assert_eq!(registrar.absent(), [last]);
+
+    out.clear();
+    let resume = ToRegistrar::Resume { version: ViewVersion(1), finished: false, next: 5 };
+    registrar.hear(last, resume.clone(), &mut out);
+    let alone = registrar.view().clone();
+    assert_eq!(alone.ids().collect::<Vec<_>>(), [last]);
+    let latest = ToParticipant::Latest { view: alone, since: 0 };
+    assert_eq!(out.iter().map(|it| &it.message).collect::<Vec<_>>(), [&latest]);
+
+    registrar.gone(last, &mut out);
+    registrar.gone(last, &mut out);
+    out.clear();
+    registrar.hear(last, resume, &mut out);
+    let over = ToParticipant::Dissolved { left: 0, needed: 1 };
+    assert_eq!(out.iter().map(|it| &it.message).collect::<Vec<_>>(), [&over]);
+}

@@ -46,8 +46,8 @@ impl Registrar {
         id
     }
 
-    /// Workers of the view that have not been heard of since this registrar began. Whoever waits for them decides how
-    /// long; then they are [gone](Registrar::gone).
+    /// Workers of the view that may come back: those that have not been heard of since this registrar began, and the last
+    /// one that a job had. Whoever waits for them decides how long; then they are [gone](Registrar::gone).
     pub fn absent(&self) -> Vec<WorkerId> {
         let absent = self.workers.iter().filter(|(_, standing)| !standing.present);
         absent.map(|(id, _)| *id).collect()
@@ -158,9 +158,18 @@ impl Registrar {
         if self.workers.values().all(|standing| standing.finished) {
             // All have been dismissed.
             self.remove(id);
+        } else if self.is_alone(id) {
+            self.abandon(out);
+            self.workers.values_mut().for_each(|standing| standing.present = false);
         } else if self.workers.contains_key(&id) {
             self.go_on_without(&[id], out);
         }
+    }
+
+    /// Whether nobody could go on without this worker, so that it costs nothing to wait whether it comes back. Once: if it
+    /// is said to be gone again, it is.
+    fn is_alone(&self, id: WorkerId) -> bool {
+        self.workers.len() == 1 && self.is_present(id)
     }
 
     /// A worker says that it cannot reach another. If they are together still, the one that is accused goes: of two that
@@ -247,7 +256,9 @@ impl Registrar {
 
     /// Somebody comes back who is not needed: the others have gone on, or all are done.
     pub(super) fn turn_away(&self, id: WorkerId, out: &mut Vec<Summons>) {
+        let (left, needed) = (self.workers.len(), self.limits.least.max(1));
         let message = match self.view.rank_of(id) {
+            Some(_) if self.dissolved => ToParticipant::Dissolved { left, needed },
             Some(_) => ToParticipant::Dismissed,
             None => self.latest(),
         };
