@@ -19,6 +19,7 @@ mod pending;
 mod runtime;
 pub mod sealed;
 mod secret;
+pub mod store;
 mod succession;
 mod tuning;
 mod worker;

@@ -33,7 +33,8 @@ const REASON_CHARACTERS: usize = 1000;
 pub struct JobId(String);
 
 impl JobId {
-    pub(crate) fn random() -> Result<JobId> {
+    /// A name that nobody else has.
+    pub fn random() -> Result<JobId> {
         let bytes: [u8; 8] = crate::secret::random_bytes()?;
         Ok(JobId(format!("{:016x}", u64::from_le_bytes(bytes))))
     }
