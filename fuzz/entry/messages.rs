@@ -3,8 +3,8 @@
 
 use paceline_net::{
     coordinator::{
-        decode_coordinator_message, decode_introduction, decode_introduction_answer, decode_join,
-        decode_worker_message,
+        decode_coordinator_message, decode_introduction, decode_introduction_answer,
+        decode_request, decode_worker_message,
     },
     handshake::decode_hello,
 };
@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
                 assert_eq!(hello.encode(), bytes);
             }
         }
-        1 => drop(decode_join(bytes)),
+        1 => drop(decode_request(bytes)),
         2 => again(decode_worker_message(bytes), decode_worker_message),
         3 => again(decode_coordinator_message(bytes), decode_coordinator_message),
         4 => again(decode_introduction(bytes), decode_introduction),

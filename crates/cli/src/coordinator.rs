@@ -88,7 +88,7 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
         match coordinator.wait(GLANCE) {
             Progress::Ended => return Ok(ExitCode::SUCCESS),
             // The coordinator's own log has told already.
-            Progress::Failed(_) => return Ok(ExitCode::FAILURE),
+            Progress::Deposed | Progress::Failed(_) => return Ok(ExitCode::FAILURE),
             Progress::Gathering { .. } | Progress::Running { .. } => {}
         }
         let asked = signals.pending().into_iter().find(|signal| *signal != libc::SIGCHLD);

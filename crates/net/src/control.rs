@@ -2,6 +2,10 @@
 //! news, answers it, and wakes whoever waits for an outcome. What is answered is the [`Participant`]'s to decide;
 //! this file knows nothing of the engine.
 
+mod comeback;
+
+pub(crate) use comeback::Comeback;
+
 use crate::{
     coordinator::{CoordinatorMessage, Fate, WorkerMessage},
     error::{NetError, Result},
@@ -51,6 +55,8 @@ struct Desk {
     coordinator: String,
     /// In an elastic job, who is told that the view has changed under way.
     successor: OnceLock<SuccessorSink>,
+    /// In an elastic job, the way back to a coordinator.
+    comeback: OnceLock<Comeback>,
 }
 
 /// Told in an elastic job which view is in force from now on, or why this worker takes no further part.
@@ -61,8 +67,11 @@ struct State {
     /// What the thread is to send. At most one proposal and one view put in force wait at a time.
     outgoing: Vec<ToRegistrar>,
     proposal: Option<(u64, Arc<OnceLock<Verdict>>)>,
-    /// Whether a worker was lost and the coordinator has not said yet how to go on.
-    bereft: bool,
+    /// Workers of the view in force that cannot be reached, and the view that had brought us together: said again to a
+    /// coordinator that may not have heard it. At most one entry for each.
+    accused: Vec<(WorkerId, ViewVersion)>,
+    /// Whether a way back to the coordinator is being looked for.
+    returning: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +101,8 @@ impl Control {
         let (waker, wakened) = Waker::pair()?;
         let coordinator = channel.peer();
         let participant = Participant::new(me, view);
-        let state = State { participant, outgoing: Vec::new(), proposal: None, bereft: false };
+        let (outgoing, accused) = (Vec::new(), Vec::new());
+        let state = State { participant, outgoing, proposal: None, accused, returning: false };
         let desk = Desk {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -100,6 +110,7 @@ impl Control {
             stop: AtomicBool::new(false),
             coordinator,
             successor: OnceLock::new(),
+            comeback: OnceLock::new(),
         };
         Ok(Control { desk: Arc::new(desk), line: Line::Idle(channel, wakened) })
     }
@@ -190,6 +201,12 @@ impl Control {
         debug_assert!(!again, "said once, before the line is read");
     }
 
+    /// Take this way back if the coordinator is gone.
+    pub(crate) fn on_loss(&self, comeback: Comeback) {
+        let again = self.desk.comeback.set(comeback).is_err();
+        debug_assert!(!again, "said once, before the line is read");
+    }
+
     /// For whoever finds out that another worker cannot be reached.
     pub(crate) fn accuser(&self) -> impl Fn(WorkerId, ViewVersion) + Send + use<> {
         let desk = self.desk.clone();
@@ -204,7 +221,9 @@ impl Control {
         let leave = state.participant.leave();
         state.outgoing.push(leave);
         self.desk.waker.wake();
-        while !state.participant.is_dismissed() && state.participant.is_connected() {
+        while !state.participant.is_dismissed()
+            && (state.participant.is_connected() || state.returning)
+        {
             let left = limit.saturating_sub(since.elapsed());
             if left.is_zero() {
                 return;
@@ -240,7 +259,7 @@ impl Control {
             let _ = channel.send(&WorkerMessage::Agreement(next));
             let _ = channel.leave(fate);
         }
-        self.desk.disconnect();
+        self.desk.disconnect(false);
     }
 }
 
@@ -297,12 +316,12 @@ impl Desk {
                 }
                 Err(_) => {
                     // Whatever it was, nothing more comes of this connection; who needs it is told.
-                    self.disconnect();
-                    return None;
+                    channel = self.come_back(wakened)?;
+                    continue;
                 }
             };
             if handshake::wait(&mut entries, None).is_err() {
-                self.disconnect();
+                self.disconnect(false);
                 return None;
             }
         }
@@ -323,11 +342,11 @@ impl Desk {
                 None => return Ok(unsent),
                 Some(CoordinatorMessage::Agreement(message)) => {
                     let mut state = self.state();
-                    let State { participant, outgoing, proposal, bereft } = &mut *state;
+                    let State { participant, outgoing, proposal, accused, .. } = &mut *state;
                     let heard = participant.hear(message, outgoing);
                     if let Some(sink) = self.successor.get() {
                         if let Some(view) = participant.succeed(outgoing) {
-                            *bereft = false;
+                            accused.retain(|(worker, _)| view.rank_of(*worker).is_some());
                             sink(Ok(view));
                         }
                         if participant.is_removed() {
@@ -362,9 +381,12 @@ impl Desk {
     /// Another worker cannot be reached: the coordinator says how to go on, if it can.
     fn lost(&self, worker: WorkerId, version: ViewVersion) {
         let mut state = self.state();
-        let State { participant, outgoing, bereft, .. } = &mut *state;
+        let State { participant, outgoing, accused, .. } = &mut *state;
         // Otherwise the coordinator has said so already, and the other has gone on.
-        *bereft |= version >= participant.view().version;
+        if version >= participant.view().version {
+            accused.retain(|(other, _)| *other != worker);
+            accused.push((worker, version));
+        }
         participant.lost(worker, version, outgoing);
         self.waker.wake();
         self.give_up_if_alone(&state);
@@ -373,8 +395,9 @@ impl Desk {
     /// Without a coordinator nobody can say who is left.
     fn give_up_if_alone(&self, state: &State) {
         if let Some(sink) = self.successor.get()
-            && state.bereft
+            && !state.accused.is_empty()
             && !state.participant.is_connected()
+            && !state.returning
         {
             sink(Err(format!(
                 "a worker is lost, and so is the coordinator at {}",
@@ -383,9 +406,11 @@ impl Desk {
         }
     }
 
-    fn disconnect(&self) {
+    /// The coordinator is gone. `returning`: whether a way back is looked for.
+    fn disconnect(&self, returning: bool) {
         let mut state = self.state();
         state.participant.disconnect();
+        state.returning = returning;
         self.give_up_if_alone(&state);
         if let Some((_, verdict)) = state.proposal.take() {
             let _ = verdict.set(Verdict::CoordinatorGone);

@@ -8,15 +8,16 @@ mod choices;
 mod door;
 mod log;
 mod message;
+mod notes;
 mod roster;
 
 pub use log::Log;
 pub(crate) use message::encode;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
-    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Refusal, WORKER_MESSAGE_BYTES,
-    WorkerMessage, decode_coordinator_message, decode_introduction, decode_introduction_answer,
-    decode_join, decode_worker_message,
+    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Refusal, Request, Return,
+    WORKER_MESSAGE_BYTES, WorkerMessage, decode_coordinator_message, decode_introduction,
+    decode_introduction_answer, decode_request, decode_worker_message,
 };
 
 use crate::{
@@ -24,8 +25,10 @@ use crate::{
     error::{NetError, Result},
     handshake::{self, Acceptor, Deadline, HANDSHAKE_TIMEOUT, MessageChannel, Waker},
     secret::Secret,
+    store::{Record, Store},
 };
 use door::{Arrival, Doorman};
+use notes::{Kept, Notes};
 use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, WorkerId};
 use paceline_sync::agreement::{Limits, Registrar, Summons};
 use roster::{Roster, Ticket};
@@ -52,6 +55,9 @@ const ARRIVALS: usize = 64;
 const MESSAGES_AT_ONCE: usize = 1024;
 
 const NOT_ITS_TO_MEASURE: &str = "it measured what was not its to measure";
+
+/// How long workers of a job may take to come back to a coordinator that was restarted. They try several times a second.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A machine that vanishes without closing its connections is noticed after about 25 seconds.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -119,6 +125,8 @@ pub enum Progress {
     },
     /// All workers have left.
     Ended,
+    /// Another coordinator has the job.
+    Deposed,
     /// The workers did not come in time; the text says who is missing.
     Failed(String),
 }
@@ -134,6 +142,15 @@ pub struct Coordinator {
 impl Coordinator {
     /// Listen, and gather workers on a thread of its own.
     pub fn start(config: CoordinatorConfig) -> Result<Coordinator> {
+        Coordinator::start_with(config, None)
+    }
+
+    /// The same, with a store for what must not be forgotten. If it has a record, its job goes on: workers come back,
+    /// and those who do not within a few seconds are lost. Only the workers of an elastic job do.
+    pub fn start_with(
+        config: CoordinatorConfig,
+        store: Option<Box<dyn Store>>,
+    ) -> Result<Coordinator> {
         if config.size == 0 {
             return Err(NetError::SizeZero);
         }
@@ -142,6 +159,16 @@ impl Coordinator {
         }
         config.settings.validate()?;
         config.fusion.validate()?;
+        let (job, registrar, store) = match store {
+            None => (JobId::random()?, None, None),
+            Some(mut store) => match store.load()? {
+                None => (JobId::random()?, None, Some(store)),
+                Some(Record { job, minutes }) => {
+                    let limits = config.elastic.unwrap_or_default();
+                    (job, Some(Registrar::restore(minutes, limits)), Some(store))
+                }
+            },
+        };
         let listener = handshake::listen(config.listen)?;
         let address = listener.local_addr()?;
 
@@ -157,12 +184,17 @@ impl Coordinator {
         let acceptor =
             Acceptor::start(listener, move |stream, address| doorman.greet(stream, address))?;
         let service = Service {
-            job: JobId::random()?,
+            notes: Notes::new(store, job.clone()),
+            job,
             roster: Roster::new(config.size),
-            phase: Phase::Gathering,
+            phase: match registrar {
+                Some(_) => Phase::Running,
+                None => Phase::Gathering,
+            },
             deadline: Deadline::after(config.join_timeout),
+            grace: registrar.is_some().then(|| Deadline::after(GRACE)),
             members: Vec::new(),
-            registrar: None,
+            registrar,
             arrivals,
             wakened,
             shared: Arc::clone(&shared),
@@ -189,7 +221,7 @@ impl Coordinator {
     /// `limit`.
     pub fn wait(&self, limit: Duration) -> Progress {
         let over =
-            |progress: &mut Progress| !matches!(progress, Progress::Ended | Progress::Failed(_));
+            |it: &mut Progress| matches!(it, Progress::Gathering { .. } | Progress::Running { .. });
         let (progress, _) = self
             .shared
             .changed
@@ -243,9 +275,10 @@ enum Phase {
 struct Member {
     channel: MessageChannel,
     name: String,
-    ticket: Ticket,
+    /// In the first view; none of one that came later.
+    ticket: Option<Ticket>,
     /// Known from the moment the view is out.
-    rank: Option<Rank>,
+    id: Option<WorkerId>,
 }
 
 /// The coordinator's thread.
@@ -259,6 +292,9 @@ struct Service {
     members: Vec<Member>,
     /// Once the first view is out.
     registrar: Option<Registrar>,
+    notes: Notes,
+    /// Until then those who are absent may come back.
+    grace: Option<Deadline>,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
     shared: Arc<Shared>,
@@ -267,8 +303,11 @@ struct Service {
 
 impl Service {
     fn run(mut self) {
+        // A coordinator that follows another writes down that it does, before it hears anybody.
+        self.register(|_, _| {});
         while !self.shared.stop.load(Ordering::Acquire) {
             self.take_arrivals();
+            self.call_the_roll();
             if matches!(self.phase, Phase::Gathering) {
                 if self.roster.is_complete() {
                     self.give_view();
@@ -282,15 +321,17 @@ impl Service {
                     .iter()
                     .map(|member| handshake::entry(&member.channel, member.channel.has_outgoing())),
             );
-            let limit = match self.phase {
-                Phase::Gathering => Some(self.deadline.remaining()),
-                Phase::Running | Phase::Failed(_) => None,
-            };
+            let gathering = matches!(self.phase, Phase::Gathering).then_some(self.deadline);
+            let deadlines = [gathering, self.grace].into_iter().flatten();
+            let limit = deadlines.map(|it| it.remaining()).chain(self.notes.due()).min();
             if let Err(error) = handshake::wait(&mut entries, limit) {
                 self.config.log.line(&format!("coordinator stops: {error}"));
                 return;
             }
             self.wakened.drain();
+            if self.notes.due().is_some() {
+                self.register(|_, _| {});
+            }
             let departed = self.serve(&entries[1..]);
             // From the back, so that the indices before stay right.
             for (index, fate) in departed.into_iter().rev() {
@@ -309,7 +350,11 @@ impl Service {
     }
 
     fn seat(&mut self, arrival: Arrival) {
-        let Arrival { mut channel, from, join } = arrival;
+        let Arrival { mut channel, from, request } = arrival;
+        let join = match request {
+            Request::Join(join) => join,
+            Request::Return(back) => return self.take_back(channel, from, back),
+        };
         let name = match join.rank {
             Some(rank) => format!("worker {rank} at {from} on {}", join.host),
             None => format!("worker at {from} on {}", join.host),
@@ -322,12 +367,54 @@ impl Service {
         match admitted {
             Ok(ticket) => {
                 keep_alive(&channel);
-                self.members.push(Member { channel, name, ticket, rank: None });
+                self.members.push(Member { channel, name, ticket: Some(ticket), id: None });
                 self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
             }
-            Err(refusal) => {
-                tell(&mut channel, &CoordinatorMessage::Refused(refusal.clone()));
-                self.config.log.line(&format!("refused {name}: {}", NetError::from(refusal)));
+            Err(refusal) => self.refuse(&mut channel, &name, refusal),
+        }
+    }
+
+    fn refuse(&self, channel: &mut MessageChannel, name: &str, refusal: Refusal) {
+        tell(channel, &CoordinatorMessage::Refused(refusal.clone()));
+        self.config.log.line(&format!("refused {name}: {}", NetError::from(refusal)));
+    }
+
+    /// A worker of the job is connected again. What that means is the registrar's to say, once the worker has told it where
+    /// it stands.
+    fn take_back(&mut self, mut channel: MessageChannel, from: SocketAddr, back: Return) {
+        let Return { job, worker } = back;
+        let name = format!("worker with the number {} at {from}", worker.0);
+        if job != self.job {
+            let (ours, theirs) = (self.job.to_string(), job.to_string());
+            return self.refuse(&mut channel, &name, Refusal::OtherJob { ours, theirs });
+        }
+        if self.registrar.as_ref().is_none_or(|it| it.view().membership.is_fixed()) {
+            return self.refuse(&mut channel, &name, Refusal::NotElastic);
+        }
+        // Its connection before is over, though that was not seen yet.
+        if let Some(index) = self.members.iter().position(|member| member.id == Some(worker)) {
+            self.bury(index, Fate::Lost);
+        }
+        keep_alive(&channel);
+        self.members.push(Member { channel, name, ticket: None, id: Some(worker) });
+        self.shared.set_progress(Progress::Running { workers: self.members.len() });
+    }
+
+    /// Whoever has not come back in time is lost.
+    fn call_the_roll(&mut self) {
+        let absent = self.registrar.as_ref().map_or_else(Vec::new, Registrar::absent);
+        if absent.is_empty() {
+            self.grace = None;
+        } else if self.grace.get_or_insert_with(|| Deadline::after(GRACE)).remaining().is_zero() {
+            for worker in &absent {
+                let number = worker.0;
+                self.config.log.line(&format!("worker with the number {number} did not come back"));
+            }
+            self.register(|registrar, out| {
+                absent.iter().for_each(|worker| registrar.gone(*worker, out));
+            });
+            if self.members.is_empty() {
+                self.shared.set_progress(Progress::Ended);
             }
         }
     }
@@ -340,18 +427,24 @@ impl Service {
             None => Membership::Fixed,
         };
         let view = View { batch: self.config.batch, membership, ..view };
+        let measuring = calibration::is_due(&view);
+        let limits = self.config.elastic.unwrap_or_default();
+        let registrar = Registrar::new(view.clone(), measuring).limited(limits);
+        // Nobody hears of a view that could be forgotten: until it is written, workers wait as for each other. One that
+        // is about to be measured is written then.
+        if !measuring && !matches!(self.notes.keep(&registrar, Vec::new()), Kept::Safe(_)) {
+            return;
+        }
         for member in &mut self.members {
             // Members and seats come and go together.
-            let position = order.iter().position(|ticket| *ticket == member.ticket);
+            let position = order.iter().position(|ticket| Some(*ticket) == member.ticket);
             let rank = Rank(position.expect("every member has a seat") as u32);
-            member.rank = Some(rank);
+            member.id = Some(view.workers[rank.index()].id);
             let view = view.clone();
             let job = self.job.clone();
             tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
         }
-        let measuring = calibration::is_due(&view);
-        let limits = self.config.elastic.unwrap_or_default();
-        self.registrar = Some(Registrar::new(view, measuring).limited(limits));
+        self.registrar = Some(registrar);
         self.phase = Phase::Running;
         self.shared.set_progress(Progress::Running { workers: self.members.len() });
     }
@@ -402,31 +495,59 @@ impl Service {
     /// A member said something; how it is gone, if that is what it means.
     fn hear(&mut self, index: usize, message: WorkerMessage) -> Option<Fate> {
         let failed = |reason: &str| Some(Fate::Failed { reason: reason.to_string() });
-        let rank = self.members[index].rank;
-        let mut summons = Vec::new();
-        match (message, &mut self.registrar, rank) {
-            (WorkerMessage::Leave { fate }, ..) => return Some(fate),
-            (WorkerMessage::Join(_), ..) => return failed("it asked to join twice"),
-            (WorkerMessage::Measured(measured), Some(registrar), Some(Rank(0))) => {
-                if !registrar.measured(measured, &mut summons) {
+        let id = self.members[index].id;
+        match (message, id) {
+            (WorkerMessage::Leave { fate }, _) => return Some(fate),
+            (WorkerMessage::Join(_) | WorkerMessage::Return(_), _) => {
+                return failed("it asked to join twice");
+            }
+            (WorkerMessage::Measured(measured), Some(id)) => {
+                let first = self.registrar.as_ref().and_then(|it| it.view().rank_of(id));
+                let mut due = false;
+                if first == Some(Rank(0)) {
+                    self.register(|registrar, out| due = registrar.measured(measured, out));
+                }
+                if !due {
                     return failed(NOT_ITS_TO_MEASURE);
                 }
-                tell_choices(&self.config, registrar.view());
+                if let Some(registrar) = &self.registrar {
+                    tell_choices(&self.config, registrar.view());
+                }
             }
-            (WorkerMessage::Measured(_), ..) => return failed(NOT_ITS_TO_MEASURE),
-            (WorkerMessage::Agreement(message), Some(registrar), Some(rank)) => {
-                registrar.hear(identity(rank), message, &mut summons);
+            (WorkerMessage::Measured(_), None) => return failed(NOT_ITS_TO_MEASURE),
+            (WorkerMessage::Agreement(message), Some(id)) => {
+                self.register(|registrar, out| registrar.hear(id, message, out));
             }
-            (WorkerMessage::Agreement(_), ..) => return failed("it has no view to change yet"),
+            (WorkerMessage::Agreement(_), None) => return failed("it has no view to change yet"),
         }
-        self.summon(summons);
         None
+    }
+
+    /// Let the registrar act, write down what it decided, and pass on what it says.
+    fn register(&mut self, act: impl FnOnce(&mut Registrar, &mut Vec<Summons>)) {
+        let Some(registrar) = &mut self.registrar else { return };
+        let mut summons = Vec::new();
+        act(registrar, &mut summons);
+        match self.notes.keep(registrar, summons) {
+            Kept::Safe(summons) => self.summon(summons),
+            Kept::Held(None) => {}
+            Kept::Held(Some(problem)) => {
+                self.config
+                    .log
+                    .line(&format!("no view changes until it can be written down: {problem}"));
+            }
+            Kept::Deposed => {
+                self.config.log.line("another coordinator has this job; this one is done");
+                self.members.clear();
+                self.shared.stop.store(true, Ordering::Release);
+                self.shared.set_progress(Progress::Deposed);
+            }
+        }
     }
 
     fn summon(&mut self, summons: Vec<Summons>) {
         for Summons { to, message } in summons {
-            let member = self.members.iter_mut().find(|it| it.rank.map(identity) == Some(to));
-            if let Some(member) = member {
+            if let Some(member) = self.members.iter_mut().find(|member| member.id == Some(to)) {
                 tell(&mut member.channel, &CoordinatorMessage::Agreement(message));
             }
         }
@@ -435,33 +556,28 @@ impl Service {
     /// A worker has gone: free its place, or tell the others.
     fn bury(&mut self, index: usize, fate: Fate) {
         let member = self.members.remove(index);
-        let Some(rank) = member.rank else {
-            self.roster.withdraw(member.ticket);
+        let Some(id) = member.id else {
+            member.ticket.into_iter().for_each(|ticket| self.roster.withdraw(ticket));
             self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
             self.config.log.line(&format!("{} left before the job began: {fate}", member.name));
             return;
         };
-        if fate != Fate::Finished {
-            self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
+        // Whoever is not in the view any more was spoken of when it left.
+        if let Some(rank) = self.registrar.as_ref().and_then(|it| it.view().rank_of(id)) {
+            if fate != Fate::Finished {
+                self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
+            }
+            for other in &mut self.members {
+                tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
+            }
         }
-        for other in &mut self.members {
-            tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
-        }
-        if let Some(registrar) = &mut self.registrar {
-            let mut summons = Vec::new();
-            registrar.gone(identity(rank), &mut summons);
-            self.summon(summons);
-        }
+        self.register(|registrar, out| registrar.gone(id, out));
+        let awaited = self.registrar.as_ref().is_some_and(|it| !it.absent().is_empty());
         self.shared.set_progress(match self.members.len() {
-            0 => Progress::Ended,
+            0 if !awaited => Progress::Ended,
             workers => Progress::Running { workers },
         });
     }
-}
-
-/// In a job whose workers do not change, a worker is who it was in the first view.
-fn identity(rank: Rank) -> WorkerId {
-    WorkerId(u64::from(rank.0))
 }
 
 fn next_message(channel: &mut MessageChannel) -> Result<Option<WorkerMessage>> {

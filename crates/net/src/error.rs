@@ -271,6 +271,12 @@ pub enum NetError {
         fate: String,
     },
 
+    /// Start the job with `--elastic`, if workers are to come and go.
+    #[error("this job's workers do not change, so none of them comes back")]
+    NotElastic,
+    /// Mend what [`StoreError`](crate::store::StoreError) names.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     /// The peer belongs to another job or an older view: it should end by itself.
     #[error("a peer introduced itself for job {theirs}; this is job {ours}")]
     OtherJob {

@@ -12,7 +12,7 @@ pub use host::{host_identity, interface_address, tune};
 use crate::{
     coordinator::{
         COORDINATOR_MESSAGE_BYTES, Coordinator, CoordinatorConfig, CoordinatorMessage, Fate,
-        JOIN_TIMEOUT, JobId, Join, Log, WorkerMessage, decode_coordinator_message, encode,
+        JOIN_TIMEOUT, JobId, Join, Log, Return, WorkerMessage, decode_coordinator_message, encode,
     },
     error::{NetError, Result},
     handshake::{
@@ -21,7 +21,7 @@ use crate::{
     secret::Secret,
 };
 use mesh::Place;
-use paceline_job::{Membership, Rank, Settings, View};
+use paceline_job::{Membership, Rank, Settings, View, WorkerId};
 use std::{
     collections::VecDeque,
     net::{SocketAddr, TcpListener},
@@ -109,6 +109,20 @@ pub(crate) struct Reunion {
     pub(crate) job: JobId,
     pub(crate) listener: TcpListener,
     pub(crate) config: JoinConfig,
+}
+
+impl Reunion {
+    /// Connect with whoever is the job's coordinator now, as a worker that has a place in it.
+    pub(crate) fn come_back(&self, worker: WorkerId) -> Result<ControlChannel> {
+        let JoinConfig { coordinator, secret, encryption, .. } = &self.config;
+        let addresses = host::resolve(coordinator)?;
+        let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
+        let connection =
+            mesh::knock_once(&addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
+        let mut control = ControlChannel::new(connection)?;
+        control.send(&WorkerMessage::Return(Return { job: self.job.clone(), worker }))?;
+        Ok(control)
+    }
 }
 
 /// Join a job.

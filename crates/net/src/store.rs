@@ -42,6 +42,11 @@ pub trait Store: Send + fmt::Debug {
         false
     }
 
+    /// Whether it is held for a time only, and can be lost without a word.
+    fn is_lent(&self) -> bool {
+        false
+    }
+
     /// Keep this record instead. It is safe when this returns.
     fn save(&mut self, record: &Record) -> Result<(), StoreError>;
 }

@@ -69,7 +69,7 @@ struct Builder {
     target: Arc<Target>,
     me: WorkerId,
     helm: Arc<Helm>,
-    reunion: Reunion,
+    reunion: Arc<Reunion>,
     transport: Transport,
     accuse: LostSink,
 }
@@ -79,7 +79,7 @@ impl Succession {
     pub(crate) fn start(
         me: WorkerId,
         helm: Arc<Helm>,
-        reunion: Reunion,
+        reunion: Arc<Reunion>,
         transport: Transport,
         accuse: LostSink,
     ) -> Result<Succession> {
@@ -170,7 +170,7 @@ impl Builder {
 
     fn connect(&self, view: &Arc<View>) -> Result<()> {
         let Some(rank) = view.rank_of(self.me) else { return Ok(()) };
-        let Reunion { job, listener, config } = &self.reunion;
+        let Reunion { job, listener, config } = &*self.reunion;
         let place = Place { job: job.clone(), rank, view: (**view).clone() };
         let watch = |_: &dyn Fn(paceline_job::Rank) -> bool| match self.target.is_wanted(view) {
             true => Ok(()),

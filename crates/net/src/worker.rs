@@ -182,6 +182,9 @@ impl Worker {
             None => None,
             Some(reunion) => {
                 let accuse = Box::new(control.accuser());
+                let reunion = Arc::new(reunion);
+                let way_back = reunion.clone();
+                control.on_loss(Box::new(move || way_back.come_back(me)));
                 let succession =
                     Succession::start(me, helm.clone(), reunion, config.transport, accuse)?;
                 control.on_succession(Box::new(succession.sink()));

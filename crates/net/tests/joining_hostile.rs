@@ -9,8 +9,8 @@ use paceline_net::{
     Connection, JoinConfig, NetError, Secret,
     coordinator::{
         CoordinatorMessage, Introduction, IntroductionAnswer, JobId, Refusal,
-        decode_coordinator_message, decode_introduction, decode_introduction_answer, decode_join,
-        decode_worker_message,
+        decode_coordinator_message, decode_introduction, decode_introduction_answer,
+        decode_request, decode_worker_message,
     },
     handshake::{self, Hello, Privacy, Purpose, Terms, decode_hello},
     join,
@@ -186,13 +186,13 @@ fn decoders_take_any_bytes() {
             index => random.spoil(good[index]),
         };
         let _ = decode_hello(&bytes);
-        let _ = decode_join(&bytes);
+        let _ = decode_request(&bytes);
         let _ = decode_worker_message(&bytes);
         let _ = decode_coordinator_message(&bytes);
         let _ = decode_introduction(&bytes);
         let _ = decode_introduction_answer(&bytes);
     }
-    assert!(decode_join(good[0]).is_ok());
+    assert!(decode_request(good[0]).is_ok());
     assert!(decode_coordinator_message(good[1]).is_ok());
     assert!(decode_introduction(good[2]).is_ok());
     assert!(decode_coordinator_message(good[3]).is_ok());

@@ -2,8 +2,8 @@
 //! within a bounded time, before the coordinator's own thread hears of it. It decides about no seats.
 
 use super::{
-    CoordinatorConfig, CoordinatorMessage, Join, Log, Refusal, Shared, WORKER_MESSAGE_BYTES,
-    decode_join, encode,
+    CoordinatorConfig, CoordinatorMessage, Log, Refusal, Request, Shared, WORKER_MESSAGE_BYTES,
+    decode_request, encode,
 };
 use crate::{
     error::Result,
@@ -23,11 +23,11 @@ use std::{
 /// Lines about connections that proved nothing. A stranger must not be able to fill a disk.
 const LINES_ABOUT_STRANGERS: usize = 1000;
 
-/// A worker that has proved itself and asks to take part.
+/// A worker that has proved itself and wants something.
 pub(super) struct Arrival {
     pub(super) channel: MessageChannel,
     pub(super) from: SocketAddr,
-    pub(super) join: Join,
+    pub(super) request: Request,
 }
 
 /// Greets each connection on its own thread, within a bounded time.
@@ -58,9 +58,9 @@ impl Doorman {
 
     pub(super) fn greet(&self, stream: TcpStream, from: SocketAddr) {
         match self.admit(stream) {
-            Ok((channel, join)) => {
+            Ok((channel, request)) => {
                 // If the coordinator has stopped, the connection closes here, which says so.
-                if self.arrivals.send(Arrival { channel, from, join }).is_ok() {
+                if self.arrivals.send(Arrival { channel, from, request }).is_ok() {
                     self.shared.waker.wake();
                 }
             }
@@ -76,7 +76,7 @@ impl Doorman {
         }
     }
 
-    fn admit(&self, stream: TcpStream) -> Result<(MessageChannel, Join)> {
+    fn admit(&self, stream: TcpStream) -> Result<(MessageChannel, Request)> {
         let deadline = Deadline::after(self.timeout);
         let terms = Terms {
             secret: &self.secret,
@@ -86,9 +86,9 @@ impl Doorman {
         };
         let connection = handshake::respond(stream, terms)?;
         let mut channel = MessageChannel::new(connection, WORKER_MESSAGE_BYTES)?;
-        let join = channel.receive("a join", deadline).and_then(|bytes| decode_join(&bytes));
-        match join {
-            Ok(join) => Ok((channel, join)),
+        let request = channel.receive("a join", deadline).and_then(|it| decode_request(&it));
+        match request {
+            Ok(request) => Ok((channel, request)),
             Err(error) => {
                 if let Some(refusal) = Refusal::of_unreadable(&error) {
                     let refused = encode(&CoordinatorMessage::Refused(refusal));

@@ -3,7 +3,7 @@
 //! anything came here. This file knows nothing of sockets.
 
 use crate::error::{NetError, Result};
-use paceline_job::{Link, Measured, Rank, View, ViewVersion};
+use paceline_job::{Link, Measured, Rank, View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{ToParticipant, ToRegistrar};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{fmt, net::SocketAddr, time::Duration};
@@ -86,12 +86,33 @@ impl fmt::Display for Fate {
     }
 }
 
-/// From a worker to the coordinator. The first is [`WorkerMessage::Join`], and only the first.
+/// A worker whose connection to the coordinator broke, or whose coordinator is another one now, is back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Return {
+    /// Its job.
+    pub job: JobId,
+    /// Who it is there.
+    pub worker: WorkerId,
+}
+
+/// What a worker wants, in its first message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// To take part.
+    Join(Join),
+    /// To go on taking part.
+    Return(Return),
+}
+
+/// From a worker to the coordinator. The first is a [`Request`], and only the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum WorkerMessage {
     /// It asks to take part.
     Join(Join),
+    /// It goes on taking part.
+    Return(Return),
     /// What messages cost on the job's links. Rank 0 measures it for all, and says so once.
     Measured(Measured),
     /// Its part in agreeing on the next view.
@@ -142,6 +163,7 @@ pub enum Refusal {
     JobFull { size: usize },
     JoinTimeout { joined: usize, size: usize, waited: Duration, missing: Vec<Rank> },
     OtherJob { ours: String, theirs: String },
+    NotElastic,
     OtherView { ours: ViewVersion, theirs: ViewVersion },
     UnknownPeer { rank: Rank, index: u32 },
 }
@@ -161,6 +183,7 @@ impl From<Refusal> for NetError {
                 NetError::JoinTimeout { joined, size, waited, missing }
             }
             Refusal::OtherJob { ours, theirs } => NetError::OtherJob { ours, theirs },
+            Refusal::NotElastic => NetError::NotElastic,
             Refusal::OtherView { ours, theirs } => NetError::OtherView { ours, theirs },
             Refusal::UnknownPeer { rank, index } => NetError::UnknownPeer { rank, index },
         }
@@ -225,14 +248,15 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             let reason = reason.chars().take(REASON_CHARACTERS).collect();
             Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
         }
-        WorkerMessage::Leave { fate } => Ok(WorkerMessage::Leave { fate }),
+        message @ (WorkerMessage::Leave { .. } | WorkerMessage::Return(_)) => Ok(message),
     }
 }
 
-/// Read a worker's first message, which must ask to take part.
-pub fn decode_join(bytes: &[u8]) -> Result<Join> {
+/// Read a worker's first message, which must say what it wants.
+pub fn decode_request(bytes: &[u8]) -> Result<Request> {
     match decode_worker_message(bytes)? {
-        WorkerMessage::Join(join) => Ok(join),
+        WorkerMessage::Join(join) => Ok(Request::Join(join)),
+        WorkerMessage::Return(back) => Ok(Request::Return(back)),
         WorkerMessage::Measured(_) | WorkerMessage::Agreement(_) | WorkerMessage::Leave { .. } => {
             Err(NetError::Malformed {
                 what: "join",
@@ -344,6 +368,7 @@ mod tests {
     fn messages_survive_the_wire() {
         for message in [
             join("a"),
+            WorkerMessage::Return(Return { job: JobId::random().unwrap(), worker: WorkerId(3) }),
             WorkerMessage::Measured(measured("1gbit", 20_000)),
             WorkerMessage::Measured(Measured::default()),
             WorkerMessage::Agreement(propose(Settings::default(), 7)),
@@ -406,14 +431,14 @@ mod tests {
     fn what_cannot_be_meant_is_refused() {
         for host in ["", "two\nlines", &"x".repeat(HOST_NAME_BYTES + 1)] {
             assert!(matches!(
-                decode_join(&encode(&join(host))),
+                decode_request(&encode(&join(host))),
                 Err(NetError::Malformed { what: "join", .. })
             ));
         }
         let leave = encode(&WorkerMessage::Leave { fate: Fate::Finished });
         let early = encode(&WorkerMessage::Measured(Measured::default()));
         for first in [leave, early] {
-            assert!(matches!(decode_join(&first), Err(NetError::Malformed { .. })));
+            assert!(matches!(decode_request(&first), Err(NetError::Malformed { .. })));
         }
         let endless = encode(&WorkerMessage::Measured(measured("1gbit", u64::MAX)));
         assert!(matches!(
@@ -450,7 +475,7 @@ mod tests {
             let bytes = encode(&WorkerMessage::Agreement(message));
             let refused = decode_worker_message(&bytes);
             assert!(matches!(refused, Err(NetError::Malformed { what: "agreement", .. })));
-            assert!(decode_join(&bytes).is_err());
+            assert!(decode_request(&bytes).is_err());
         }
         let never = Ok(Agreed { version: ViewVersion(2), step: u64::MAX });
         for message in [

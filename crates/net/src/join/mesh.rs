@@ -299,7 +299,7 @@ pub(super) fn knock(
     }
 }
 
-fn knock_once(
+pub(super) fn knock_once(
     addresses: &[SocketAddr],
     secret: &Secret,
     purpose: Purpose,

@@ -227,6 +227,10 @@ impl Store for EtcdStore {
         open(&text).map(Some).map_err(|problem| StoreError::Damaged { place, problem })
     }
 
+    fn is_lent(&self) -> bool {
+        true
+    }
+
     fn is_deposed(&self) -> bool {
         self.seat.is_lost()
     }

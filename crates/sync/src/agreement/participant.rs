@@ -359,6 +359,8 @@ impl Participant {
     /// There is a registrar again, perhaps another one: it says where things stand.
     pub fn reconnect(&mut self, out: &mut Vec<ToRegistrar>) {
         self.connected = true;
+        // Nobody may have heard it.
+        self.onward = None;
         let finished = self.fate == Fate::Finished;
         let version = self.successor.as_ref().unwrap_or(&self.view).version;
         out.push(ToRegistrar::Resume { version, finished, next: self.next });

@@ -1,0 +1,56 @@
+//! The way back to a coordinator that is gone, in an elastic job: it may be restarted where it was, or another may have
+//! taken its seat. Meanwhile the worker trains on with the view it has.
+
+use super::Desk;
+use crate::{
+    error::Result,
+    handshake::{self, Deadline, Wakened},
+    join::ControlChannel,
+};
+use std::{sync::atomic::Ordering, time::Duration};
+
+/// Connects with whoever is the job's coordinator now, or fails within a few seconds.
+pub(crate) type Comeback = Box<dyn Fn() -> Result<ControlChannel> + Send + Sync>;
+
+/// How long a coordinator may be away. After that, workers train on as long as nobody is lost.
+const AWAY: Duration = Duration::from_secs(120);
+
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Desk {
+    /// Another connection in place of one that broke; none if there is no way back, or it is time to stop.
+    pub(super) fn come_back(&self, wakened: &Wakened) -> Option<ControlChannel> {
+        let comeback = self.comeback.get();
+        self.disconnect(comeback.is_some());
+        let comeback = comeback?;
+        let away = Deadline::after(AWAY);
+        while !self.stop.load(Ordering::Acquire) && !away.remaining().is_zero() {
+            if let Ok(channel) = comeback() {
+                self.resume();
+                return Some(channel);
+            }
+            // What there is to say waits for the connection.
+            wakened.drain();
+            if handshake::wait(&mut [handshake::entry(wakened, false)], Some(PAUSE)).is_err() {
+                break;
+            }
+        }
+        self.disconnect(false);
+        None
+    }
+
+    /// Say where we stand, and who cannot be reached: whoever hears it may know neither.
+    fn resume(&self) {
+        let mut state = self.state();
+        state.returning = false;
+        // Said to the one before, under ballots that are over.
+        state.outgoing.clear();
+        let state = &mut *state;
+        state.participant.reconnect(&mut state.outgoing);
+        for (worker, version) in &state.accused {
+            state.participant.lost(*worker, *version, &mut state.outgoing);
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,76 @@
+//! The coordinator of an elastic job as a real process that is killed: workers train on without it, one that is restarted
+//! where it was goes on with what was written down, and a worker that was lost meanwhile is out of the next view.
+
+mod elastic_support;
+
+use elastic_support::{Process, see_equal_ends};
+use paceline_net::{
+    Log, Secret,
+    coordinator::{Coordinator, CoordinatorConfig},
+    store::DiskStore,
+};
+use paceline_sync::agreement::Limits;
+use std::{path::Path, time::Duration};
+
+const WORKERS: usize = 3;
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn worker_of_an_elastic_job() {
+    elastic_support::work();
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn coordinator_of_an_elastic_job() {
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
+    let store = DiskStore::open(Path::new(&variable("JOB_STORE"))).unwrap();
+    let listen = variable("JOB_ADDRESS").parse().unwrap();
+    let config = CoordinatorConfig {
+        elastic: Some(Limits::default()),
+        log: Log::silent(),
+        ..CoordinatorConfig::new(listen, WORKERS, secret)
+    };
+    let coordinator = Coordinator::start_with(config, Some(Box::new(store))).unwrap();
+    println!("listening at {}", coordinator.address());
+    println!("ended as {:?}", coordinator.wait(Duration::from_secs(120)));
+}
+
+fn coordinator(address: &str, secret: &Secret, folder: &Path) -> (Process, String) {
+    let store = [("JOB_STORE", folder.to_str().unwrap())];
+    let mut process = Process::start("coordinator_of_an_elastic_job", address, secret, &store);
+    let address = process.read_until("listening at ").unwrap();
+    (process, address)
+}
+
+/// Kill the coordinator in step 10, and perhaps a worker while it is away.
+fn restart(losing: bool) {
+    let secret = Secret::random().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, address) = coordinator("127.0.0.1:0", &secret, folder.path());
+    let pace = Duration::from_millis(20);
+    let mut workers: Vec<Process> =
+        (0..WORKERS).map(|_| Process::worker(&address, &secret, "tcp", pace)).collect();
+    workers[0].read_until("step 10 ").unwrap();
+    drop(first);
+    // Nobody needs it as long as nothing changes.
+    workers[0].read_until("step 20 ").unwrap();
+    if losing {
+        drop(workers.pop());
+    }
+    let (mut second, _) = coordinator(&address, &secret, folder.path());
+    let left = workers.len();
+    see_equal_ends(workers.iter_mut(), left);
+    assert_eq!(second.read_until("ended as ").as_deref(), Some("Ended"));
+}
+
+#[test]
+fn a_coordinator_that_is_killed_and_restarted_has_its_workers_again() {
+    restart(false);
+}
+
+#[test]
+fn a_worker_that_is_lost_while_the_coordinator_is_away_is_out_of_the_next_view() {
+    restart(true);
+}
