@@ -232,6 +232,11 @@ impl Control {
         }
     }
 
+    /// Whether the job goes on without this worker.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.desk.state().participant.is_removed()
+    }
+
     /// Propose a change; its outcome is known later.
     pub(crate) fn propose(&self, change: Change) -> Result<Proposal> {
         self.proposer().propose(change)

@@ -33,7 +33,7 @@ use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, WorkerId};
 use paceline_sync::agreement::{Limits, Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
-    net::{Shutdown, SocketAddr},
+    net::{Shutdown, SocketAddr, TcpListener},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -151,6 +151,16 @@ impl Coordinator {
         config: CoordinatorConfig,
         store: Option<Box<dyn Store>>,
     ) -> Result<Coordinator> {
+        let listener = handshake::listen(config.listen)?;
+        Coordinator::start_on(listener, config, store)
+    }
+
+    /// The same, where somebody listens already.
+    pub(crate) fn start_on(
+        listener: TcpListener,
+        config: CoordinatorConfig,
+        store: Option<Box<dyn Store>>,
+    ) -> Result<Coordinator> {
         if config.size == 0 {
             return Err(NetError::SizeZero);
         }
@@ -169,7 +179,6 @@ impl Coordinator {
                 }
             },
         };
-        let listener = handshake::listen(config.listen)?;
         let address = listener.local_addr()?;
 
         let (waker, wakened) = Waker::pair()?;
@@ -414,7 +423,7 @@ impl Service {
                 absent.iter().for_each(|worker| registrar.gone(*worker, out));
             });
             if self.members.is_empty() {
-                self.shared.set_progress(Progress::Ended);
+                self.end();
             }
         }
     }
@@ -573,10 +582,15 @@ impl Service {
         }
         self.register(|registrar, out| registrar.gone(id, out));
         let awaited = self.registrar.as_ref().is_some_and(|it| !it.absent().is_empty());
-        self.shared.set_progress(match self.members.len() {
-            0 if !awaited => Progress::Ended,
-            workers => Progress::Running { workers },
-        });
+        match self.members.len() {
+            0 if !awaited => self.end(),
+            workers => self.shared.set_progress(Progress::Running { workers }),
+        }
+    }
+
+    fn end(&mut self) {
+        self.notes.forget();
+        self.shared.set_progress(Progress::Ended);
     }
 }
 

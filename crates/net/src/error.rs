@@ -271,6 +271,9 @@ pub enum NetError {
         fate: String,
     },
 
+    /// Wait, or see whether any worker of the job can reach etcd.
+    #[error("the job has no coordinator at the moment")]
+    NoCoordinator,
     /// Start the job with `--elastic`, if workers are to come and go.
     #[error("this job's workers do not change, so none of them comes back")]
     NotElastic,
@@ -477,7 +480,7 @@ impl NetError {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             NetError::Unreachable { source, .. } => !lacks_files(source),
-            NetError::Unresolved { .. } | NetError::TurnedAway => true,
+            NetError::Unresolved { .. } | NetError::TurnedAway | NetError::NoCoordinator => true,
             _ => false,
         }
     }

@@ -7,6 +7,7 @@ mod host;
 pub(crate) mod mesh;
 
 pub use environment::Variables;
+pub(crate) use host::resolve;
 pub use host::{host_identity, interface_address, tune};
 
 use crate::{
@@ -18,13 +19,15 @@ use crate::{
     handshake::{
         self, Connection, Deadline, Encryption, HANDSHAKE_TIMEOUT, MessageChannel, Purpose,
     },
+    rendezvous::{self, Candidate, Rendezvous},
     secret::Secret,
 };
 use mesh::Place;
 use paceline_job::{Membership, Rank, Settings, View, WorkerId};
+use paceline_sync::agreement::Limits;
 use std::{
     collections::VecDeque,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     ops::RangeInclusive,
     os::fd::{AsRawFd, RawFd},
     thread,
@@ -61,6 +64,8 @@ pub struct JoinConfig {
     /// Run the coordinator in this process, with these settings: rank 0 does so where the launcher
     /// is not ours.
     pub hosting: Option<Settings>,
+    /// How many workers a job may have whose coordinator is found through etcd: its workers come and go.
+    pub limits: Limits,
     /// Where the hosted coordinator reports.
     pub log: Log,
 }
@@ -80,6 +85,7 @@ impl JoinConfig {
             timeout: JOIN_TIMEOUT,
             host: None,
             hosting: None,
+            limits: Limits::default(),
             log: Log::default(),
         }
     }
@@ -99,6 +105,8 @@ pub struct Joined {
     /// Where this worker hosts it. Dropping it ends the control of the whole job: wait for the
     /// others first ([`Coordinator::wait`]).
     pub coordinator: Option<Coordinator>,
+    /// Where coordinators are found through etcd, this worker's candidate.
+    pub(crate) candidate: Option<Candidate>,
     /// In an elastic job, what it takes to connect with others again.
     pub(crate) reunion: Option<Reunion>,
 }
@@ -115,7 +123,7 @@ impl Reunion {
     /// Connect with whoever is the job's coordinator now, as a worker that has a place in it.
     pub(crate) fn come_back(&self, worker: WorkerId) -> Result<ControlChannel> {
         let JoinConfig { coordinator, secret, encryption, .. } = &self.config;
-        let addresses = host::resolve(coordinator)?;
+        let addresses = Rendezvous::parse(coordinator)?.resolve()?;
         let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
         let connection =
             mesh::knock_once(&addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
@@ -137,18 +145,49 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     let deadline = Deadline::after(config.timeout);
     let at_coordinator = |error: NetError| error.with_coordinator(&config.coordinator);
     let interface = config.interface.as_deref().map(host::interface_address).transpose()?;
+    let rendezvous = Rendezvous::parse(&config.coordinator)?;
+    let candidate = stand(&rendezvous, &config, interface)?;
     let coordinator = match &config.hosting {
-        Some(settings) => Some(host_coordinator(&config, settings.clone())?),
-        None => None,
+        Some(settings) if candidate.is_none() => Some(host_coordinator(&config, settings.clone())?),
+        _ => None,
     };
-    let addresses = match &coordinator {
-        Some(coordinator) => vec![coordinator.address()],
-        None => resolve_until(&config.coordinator, deadline).map_err(at_coordinator)?,
+    let (mut control, listener, place) = loop {
+        let addresses = match &coordinator {
+            Some(coordinator) => vec![coordinator.address()],
+            None => resolve_until(&rendezvous, deadline).map_err(at_coordinator)?,
+        };
+        match ask_to_join(&addresses, &config, interface, deadline) {
+            // Another takes the seat.
+            Err(NetError::CoordinatorGone | NetError::Unreachable { .. })
+                if candidate.is_some() && deadline.remaining() > RESOLVE_PAUSE =>
+            {
+                thread::sleep(RESOLVE_PAUSE);
+            }
+            outcome => break outcome.map_err(at_coordinator)?,
+        }
     };
-    let connection =
-        mesh::knock(&addresses, &config.secret, Purpose::Coordinator, config.encryption, deadline)
-            .map_err(at_coordinator)?;
 
+    let deadline = Deadline::after(config.timeout);
+    let later = match place.view.membership {
+        Membership::Fixed => None,
+        Membership::Elastic => Some(listener.try_clone()?),
+    };
+    let watch = |is_missing: &dyn Fn(Rank) -> bool| control.check_nobody_is_gone(is_missing);
+    let peers = mesh::connect_all(&place, listener, &config, watch, deadline)?;
+    let Place { job, rank, view } = place;
+    let reunion = later.map(|listener| Reunion { job, listener, config });
+    Ok(Joined { rank, view, peers, control, coordinator, candidate, reunion })
+}
+
+/// Ask the coordinator at one of these addresses to take part, and wait until everybody else has.
+fn ask_to_join(
+    addresses: &[SocketAddr],
+    config: &JoinConfig,
+    interface: Option<IpAddr>,
+    deadline: Deadline,
+) -> Result<(ControlChannel, TcpListener, Place)> {
+    let JoinConfig { secret, encryption, .. } = config;
+    let connection = mesh::knock(addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
     // The way to the coordinator is the way to the other workers, unless the user knows better.
     let local = match interface {
         Some(address) => address,
@@ -164,18 +203,30 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     let mut control = ControlChannel::new(connection)?;
     // The coordinator's own time limit is the better judge: it knows who is missing.
     let patience = Deadline::after(deadline.remaining() + HANDSHAKE_TIMEOUT);
-    let place = control.ask(ask, patience).map_err(at_coordinator)?;
+    let place = control.ask(ask, patience)?;
+    Ok((control, listener, place))
+}
 
-    let deadline = Deadline::after(config.timeout);
-    let later = match place.view.membership {
-        Membership::Fixed => None,
-        Membership::Elastic => Some(listener.try_clone()?),
+/// Where coordinators are found through etcd, stand for the seat.
+fn stand(
+    rendezvous: &Rendezvous,
+    config: &JoinConfig,
+    interface: Option<IpAddr>,
+) -> Result<Option<Candidate>> {
+    // Whoever does not know how many workers there are gathers none.
+    let (Rendezvous::Etcd(etcd), Some(size)) = (rendezvous, config.size) else { return Ok(None) };
+    let address = match interface {
+        Some(address) => address,
+        None => rendezvous::address_towards(etcd)?,
     };
-    let watch = |is_missing: &dyn Fn(Rank) -> bool| control.check_nobody_is_gone(is_missing);
-    let peers = mesh::connect_all(&place, listener, &config, watch, deadline)?;
-    let Place { job, rank, view } = place;
-    let reunion = later.map(|listener| Reunion { job, listener, config });
-    Ok(Joined { rank, view, peers, control, coordinator, reunion })
+    let coordinator = CoordinatorConfig {
+        settings: config.hosting.clone().unwrap_or_default(),
+        join_timeout: config.timeout,
+        log: config.log.clone(),
+        elastic: Some(config.limits),
+        ..CoordinatorConfig::new(SocketAddr::new(address, 0), size, config.secret.clone())
+    };
+    Candidate::start(etcd.clone(), coordinator).map(Some)
 }
 
 /// Run the coordinator here, on the first of the addresses that the other workers were told that is
@@ -207,9 +258,9 @@ fn host_coordinator(config: &JoinConfig, settings: Settings) -> Result<Coordinat
 }
 
 /// A name may become known a moment after the job starts.
-fn resolve_until(name: &str, deadline: Deadline) -> Result<Vec<SocketAddr>> {
+fn resolve_until(rendezvous: &Rendezvous, deadline: Deadline) -> Result<Vec<SocketAddr>> {
     loop {
-        match host::resolve(name) {
+        match rendezvous.resolve() {
             Err(error) if error.is_passing() && deadline.remaining() > RESOLVE_PAUSE => {
                 thread::sleep(RESOLVE_PAUSE);
             }

@@ -16,6 +16,7 @@ pub mod launch;
 mod metering;
 mod patience;
 mod pending;
+mod rendezvous;
 mod runtime;
 pub mod sealed;
 mod secret;

@@ -47,6 +47,9 @@ pub trait Store: Send + fmt::Debug {
         false
     }
 
+    /// The job is over: the next of this name is another.
+    fn forget(&mut self) -> Result<(), StoreError>;
+
     /// Keep this record instead. It is safe when this returns.
     fn save(&mut self, record: &Record) -> Result<(), StoreError>;
 }

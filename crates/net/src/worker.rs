@@ -13,6 +13,7 @@ use crate::{
     join::Joined,
     metering::{Metering, Posting},
     pending::{Buffers, Handle, Pending},
+    rendezvous::Candidate,
     runtime::{
         core::Core,
         crew::Crew,
@@ -129,6 +130,7 @@ pub struct Worker {
     elastic: Option<Elastic>,
     /// Where this worker hosts it.
     coordinator: Option<Coordinator>,
+    candidate: Option<Candidate>,
     metering: Option<Arc<Metering>>,
 }
 
@@ -143,7 +145,7 @@ struct Elastic {
 impl Worker {
     /// Start running as the worker that joined.
     pub fn start(joined: Joined, config: WorkerConfig) -> Result<Worker> {
-        let Joined { rank, view, peers, control, coordinator, reunion } = joined;
+        let Joined { rank, view, peers, control, coordinator, candidate, reunion } = joined;
         let view = Arc::new(view);
         let store = mesh::create_store(&view, rank)?;
         let links = mesh::link(&view, rank, config.transport, peers, &store)?;
@@ -192,8 +194,17 @@ impl Worker {
             }
         };
         let (thread, rank) = (Some(thread), AtomicU32::new(rank.0));
-        let mut worker =
-            Worker { helm, store, rank, thread, control, coordinator, metering, elastic };
+        let mut worker = Worker {
+            helm,
+            store,
+            rank,
+            thread,
+            control,
+            coordinator,
+            candidate,
+            metering,
+            elastic,
+        };
         if calibration::is_due(&view) {
             worker.measure(&view)?;
         }
@@ -604,6 +615,10 @@ impl Worker {
         self.control.leave(Fate::Finished);
         if let Some(coordinator) = self.coordinator.take() {
             coordinator.wait(OTHERS_LEAVE);
+        }
+        // Where the job goes on without this worker, another's candidate takes the seat.
+        if let Some(candidate) = self.candidate.take().filter(|_| !self.control.is_removed()) {
+            candidate.finish(OTHERS_LEAVE);
         }
     }
 }

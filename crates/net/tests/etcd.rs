@@ -1,11 +1,14 @@
 //! A job's seat and record in a real etcd: one coordinator at a time has it, another takes it over with what was written,
-//! and whoever has lost it writes nothing more.
+//! whoever has lost it writes nothing more, and workers outlive whichever of them has it.
 
+mod elastic_support;
 mod etcd_support;
 
+use elastic_support::{Process, see_equal_ends};
 use etcd_support::Server;
 use paceline_job::{Settings, View};
 use paceline_net::{
+    Secret,
     coordinator::JobId,
     store::{EtcdStore, Record, Store, StoreError},
 };
@@ -43,7 +46,10 @@ fn a_seat_has_one_holder_and_whoever_follows_finds_what_was_written() {
     drop(store);
 
     let second = etcd.claim(address(2)).unwrap().expect("given back");
-    assert_eq!(EtcdStore::new(second).load().unwrap(), Some(written));
+    let mut store = EtcdStore::new(second);
+    assert_eq!(store.load().unwrap(), Some(written));
+    store.forget().unwrap();
+    assert_eq!(store.load().unwrap(), None);
 }
 
 #[test]
@@ -75,4 +81,53 @@ fn whoever_lost_the_seat_writes_nothing_more() {
     assert!(matches!(deposed.save(&record(4)), Err(StoreError::Taken { .. })));
     assert_eq!(successor.load().unwrap().unwrap().minutes.view.size(), 2);
     successor.save(&record(5)).unwrap();
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn worker_of_an_elastic_job() {
+    elastic_support::work();
+}
+
+/// Start workers of which the first has the seat.
+fn workers(server: &Server, size: usize) -> Vec<Process> {
+    let secret = Secret::random().unwrap();
+    let address = server.address("training");
+    let start = || {
+        let size = size.to_string();
+        let variables = [("JOB_SIZE", &*size), ("JOB_TRANSPORT", "tcp"), ("JOB_PACE", "30")];
+        Process::start("worker_of_an_elastic_job", &address, &secret, &variables)
+    };
+    let mut workers = vec![start()];
+    let began = Instant::now();
+    while server.etcd("training").locate().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody takes the seat");
+        thread::sleep(Duration::from_millis(20));
+    }
+    workers.extend((1..size).map(|_| start()));
+    workers
+}
+
+#[test]
+fn workers_outlive_the_one_that_has_the_seat() {
+    let Some(server) = Server::start() else { return };
+    let mut workers = workers(&server, 3);
+    workers[1].read_until("step 10 ").unwrap();
+    drop(workers.remove(0));
+    see_equal_ends(workers.iter_mut(), 2);
+    drop(workers);
+    let etcd = server.etcd("training");
+    let seat = etcd.claim(address(1)).unwrap().expect("given back");
+    assert_eq!(EtcdStore::new(seat).load().unwrap(), None, "the job is over");
+}
+
+#[test]
+fn workers_train_on_while_etcd_is_away() {
+    let Some(mut server) = Server::start() else { return };
+    let mut workers = workers(&server, 2);
+    workers[0].read_until("step 10 ").unwrap();
+    server.kill();
+    workers[0].read_until("step 30 ").unwrap();
+    assert!(server.restart());
+    see_equal_ends(workers.iter_mut(), 2);
 }

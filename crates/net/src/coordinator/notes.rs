@@ -63,6 +63,14 @@ impl Notes {
         Kept::Safe(std::mem::take(&mut self.held))
     }
 
+    /// The job is over. If that cannot be written, whoever finds the record waits for its workers in vain, and then
+    /// forgets it, too.
+    pub(super) fn forget(&mut self) {
+        if let Some(store) = &mut self.store {
+            let _ = store.forget();
+        }
+    }
+
     /// How long until writing is to be tried again, or the seat to be looked at; none if there is nothing to do.
     pub(super) fn due(&self) -> Option<Duration> {
         let watched = self.store.as_ref().is_some_and(|store| store.is_lent());
@@ -93,6 +101,10 @@ mod tests {
     impl Store for Fragile {
         fn load(&mut self) -> Result<Option<Record>, StoreError> {
             Ok(None)
+        }
+
+        fn forget(&mut self) -> Result<(), StoreError> {
+            Ok(())
         }
 
         fn save(&mut self, _: &Record) -> Result<(), StoreError> {

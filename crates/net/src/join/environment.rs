@@ -10,6 +10,7 @@ use crate::{
     secret::Secret,
 };
 use paceline_job::{Rank, Settings};
+use paceline_sync::agreement::Limits;
 use std::{ops::RangeInclusive, str::FromStr, time::Duration};
 
 /// Gives the value of a variable.
@@ -68,6 +69,9 @@ impl JoinConfig {
                 let problem = format!("is not between 1 and {MAXIMUM_CONNECTIONS}");
                 return Err(wrong("PACELINE_CONNECTIONS", connections.to_string(), problem));
             }
+        }
+        if let Some(text) = variables("PACELINE_ELASTIC") {
+            config.limits = limits(&text)?;
         }
         if let Some(seconds) = number(variables, "PACELINE_JOIN_TIMEOUT")? {
             config.timeout = Duration::from_secs(seconds);
@@ -181,6 +185,18 @@ fn beside_master(variables: Variables<'_>) -> Result<u16> {
     port.checked_add(1).ok_or_else(|| {
         wrong("MASTER_PORT", port.to_string(), "leaves no port after it".to_string())
     })
+}
+
+/// Reads `2:8`.
+fn limits(text: &str) -> Result<Limits> {
+    let numbers = text.split_once(':').map(|(least, most)| (least.parse(), most.parse()));
+    match numbers {
+        Some((Ok(least), Ok(most))) if 0 < least && least <= most => Ok(Limits { least, most }),
+        _ => {
+            let problem = "is not LEAST:MOST, two numbers of workers such as 2:8".to_string();
+            Err(wrong("PACELINE_ELASTIC", text.to_string(), problem))
+        }
+    }
 }
 
 fn require<T>(value: Option<T>, missing: &'static str, remedy: &'static str) -> Result<T> {

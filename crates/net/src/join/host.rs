@@ -53,7 +53,7 @@ pub(super) fn names_loopback(name: &str) -> bool {
 }
 
 /// All addresses of `host:port`.
-pub(super) fn resolve(name: &str) -> Result<Vec<SocketAddr>> {
+pub(crate) fn resolve(name: &str) -> Result<Vec<SocketAddr>> {
     let unresolved = |source| NetError::Unresolved { name: name.to_string(), source };
     let addresses: Vec<SocketAddr> = name.to_socket_addrs().map_err(unresolved)?.collect();
     if addresses.is_empty() {

@@ -69,6 +69,13 @@ impl Store for DiskStore {
         }
     }
 
+    fn forget(&mut self) -> Result<(), StoreError> {
+        match fs::remove_file(self.path()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(unusable(&self.path(), error)),
+            _ => Ok(()),
+        }
+    }
+
     fn save(&mut self, record: &Record) -> Result<(), StoreError> {
         let text = seal(record).map_err(|error| unusable(&self.path(), error.into()))?;
         self.replace(&text).map_err(|error| unusable(&self.path(), error))
@@ -101,6 +108,9 @@ mod tests {
         drop(store);
         let mut store = DiskStore::open(&folder.path().join("job")).unwrap();
         assert_eq!(store.load().unwrap(), Some(last));
+        store.forget().unwrap();
+        assert_eq!(store.load().unwrap(), None);
+        store.save(&record(1)).unwrap();
         let names = fs::read_dir(folder.path().join("job")).unwrap();
         assert_eq!(names.count(), 2, "the record and the lock");
     }

@@ -70,6 +70,11 @@ impl Etcd {
         Ok(Etcd { endpoints, job: job.into(), agent: config.into() })
     }
 
+    /// Where etcd listens.
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
     /// Where the job's coordinator listens, if it has one.
     pub fn locate(&self) -> Result<Option<String>, StoreError> {
         self.get("coordinator")
@@ -188,6 +193,20 @@ impl Seat {
         Ok(Seat { etcd, lease, revision, lost, renewal: Some((stop, thread)) })
     }
 
+    /// Write, if the seat is ours.
+    fn write(&self, what: &Value) -> Result<(), StoreError> {
+        let Seat { etcd, revision, .. } = self;
+        let key = etcd.key("coordinator");
+        let request = json!({
+            "compare": [{ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": revision }],
+            "success": [what],
+        });
+        match etcd.ask("kv/txn", &request)?["succeeded"] == true {
+            true => Ok(()),
+            false => Err(StoreError::Taken { place: etcd.place() }),
+        }
+    }
+
     /// Whether the seat is no longer known to be ours.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
@@ -235,20 +254,16 @@ impl Store for EtcdStore {
         self.seat.is_lost()
     }
 
+    fn forget(&mut self) -> Result<(), StoreError> {
+        let key = self.seat.etcd.key("record");
+        self.seat.write(&json!({ "requestDeleteRange": { "key": key } }))
+    }
+
     fn save(&mut self, record: &Record) -> Result<(), StoreError> {
         let etcd = &self.seat.etcd;
         let text = seal(record).map_err(|error| etcd.unusable(error.to_string()))?;
-        let seat = etcd.key("coordinator");
-        let request = json!({
-            "compare": [{
-                "key": seat, "target": "CREATE", "result": "EQUAL", "create_revision": self.seat.revision,
-            }],
-            "success": [{ "requestPut": { "key": etcd.key("record"), "value": encode(&text) } }],
-        });
-        match etcd.ask("kv/txn", &request)?["succeeded"] == true {
-            true => Ok(()),
-            false => Err(StoreError::Taken { place: etcd.place() }),
-        }
+        let (key, value) = (etcd.key("record"), encode(&text));
+        self.seat.write(&json!({ "requestPut": { "key": key, "value": value } }))
     }
 }
 

@@ -21,7 +21,9 @@ pub const STEPS: u64 = 60;
 pub fn work() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
-    let joined = join(JoinConfig::new(variable("JOB_ADDRESS"), secret)).unwrap();
+    let mut config = JoinConfig::new(variable("JOB_ADDRESS"), secret);
+    config.size = std::env::var("JOB_SIZE").ok().map(|size| size.parse().unwrap());
+    let joined = join(config).unwrap();
     let transport = match variable("JOB_TRANSPORT").as_str() {
         "tcp" => Transport::Tcp,
         _ => Transport::Auto,
