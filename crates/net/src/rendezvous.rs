@@ -13,10 +13,9 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
-        mpsc::{Receiver, sync_channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The pause before a seat that another has is asked for again.
@@ -24,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// How often a coordinator is looked after.
 const GLANCE: Duration = Duration::from_millis(200);
+
+/// How often it is seen whether a thread has ended that is about to.
+const SOON: Duration = Duration::from_millis(5);
 
 /// See the file's first paragraph.
 #[derive(Clone, Debug)]
@@ -63,7 +65,6 @@ impl Rendezvous {
 pub(crate) struct Candidate {
     wish: Arc<AtomicU8>,
     waker: Waker,
-    ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,10 +84,7 @@ impl Candidate {
         let (waker, wakened) = Waker::pair()?;
         let shared = Arc::new(AtomicU8::new(wish::STAND));
         let wish = shared.clone();
-        let (end, ended) = sync_channel::<()>(0);
         let run = move || {
-            // Dropped when the thread ends.
-            let _end = end;
             let wait = |limit| {
                 wakened.drain();
                 // If the system cannot wait, the next attempt comes sooner.
@@ -108,15 +106,18 @@ impl Candidate {
             }
         };
         let thread = thread::Builder::new().name("paceline-candidate".to_string()).spawn(run)?;
-        Ok(Candidate { wish: shared, waker, ended, thread: Some(thread) })
+        Ok(Candidate { wish: shared, waker, thread: Some(thread) })
     }
 
     /// The job is over here: if the seat is ours, stay until it is over everywhere, but no longer than `limit`.
     pub(crate) fn finish(self, limit: Duration) {
         self.wish.store(wish::FINISH, Ordering::Release);
         self.waker.wake();
-        // Whether it has ended or not, it is dropped now.
-        let _ = self.ended.recv_timeout(limit);
+        let began = Instant::now();
+        let over = |thread: &JoinHandle<()>| thread.is_finished() || began.elapsed() > limit;
+        while !self.thread.as_ref().is_none_or(over) {
+            thread::sleep(SOON);
+        }
     }
 }
 
