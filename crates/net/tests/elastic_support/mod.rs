@@ -20,9 +20,15 @@ pub const STEPS: u64 = 60;
 /// What a worker process does.
 pub fn work() {
     let variable = |name: &str| std::env::var(name).unwrap();
-    let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
-    let mut config = JoinConfig::new(variable("JOB_ADDRESS"), secret);
-    config.size = std::env::var("JOB_SIZE").ok().map(|size| size.parse().unwrap());
+    println!("process {}", std::process::id());
+    let config = match std::env::var("JOB_ADDRESS") {
+        Err(_) => JoinConfig::from_env().unwrap(),
+        Ok(address) => {
+            let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
+            let size = std::env::var("JOB_SIZE").ok().map(|size| size.parse().unwrap());
+            JoinConfig { size, ..JoinConfig::new(address, secret) }
+        }
+    };
     let joined = join(config).unwrap();
     let transport = match variable("JOB_TRANSPORT").as_str() {
         "tcp" => Transport::Tcp,
