@@ -24,10 +24,13 @@ NEWEST = 0.2
 #: Metrics that may wait until all workers have heard of them.
 MOST_METRICS = 4
 
+#: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
+MODES = ("synchronous", "averaging", "pairs", "local", "asynchronous")
+
 #: What the sum holds before the numbers that the program reports.
 _FIELDS = (
     "seconds", "contributed", "averaged", "measured", "inverse_batch",
-    "metrics", "metrics_squared", "batch_size", "learning_rate", "size",
+    "metrics", "metrics_squared", "batch_size", "learning_rate", "size", "mode",
 )  # fmt: skip
 
 
@@ -59,6 +62,8 @@ class Adaptation:
         self.data: Batched | None = None
         #: Who changes the number of workers.
         self.resizer: Callable[[Resize], None] | None = None
+        #: Who goes from one synchronisation mode to another.
+        self.switcher: Callable[[str], None] | None = None
         self._context = Context(self)
         self._exchange = Exchange(worker)
         self._noise = GradientNoise()
@@ -108,6 +113,8 @@ class Adaptation:
 
     def wish(self, reason: str = "", **wishes: Any) -> None:
         """A policy wants something."""
+        if wishes.get("mode") not in (None, *MODES):
+            raise PacelineError(f"there is no mode `{wishes['mode']}`; choose one of {', '.join(MODES)}")
         for name, value in wishes.items():
             setattr(self._wishes, name, value)
         self._wishes.reason = reason or self._wishes.reason
@@ -205,6 +212,7 @@ class Adaptation:
         numbers = [
             seconds, contributed, averaged, float(found is not None), 1.0 / (batch or 1),
             latest, latest * latest, float(mine.batch_size or 0), mine.learning_rate or 0.0, float(mine.size or 0),
+            float(1 + MODES.index(mine.mode)) if mine.mode else 0.0,
         ]  # fmt: skip
         for name in self._names:
             values = [float(value) for value in reported.get(name, ())]
@@ -230,8 +238,9 @@ class Adaptation:
         if heard["metrics"] and size * heard["metrics_squared"] == heard["metrics"] ** 2:
             self.metrics = self._heard.get(int(heard["metrics"]) // size, self.metrics)
         self._agreed = Wishes(
-            int(heard["batch_size"]) or None, heard["learning_rate"] or None, int(heard["size"]) or None
-        )
+            int(heard["batch_size"]) or None, heard["learning_rate"] or None, int(heard["size"]) or None,
+            MODES[int(heard["mode"]) - 1] if heard["mode"] else None,
+        )  # fmt: skip
 
     def _follow(self) -> None:
         """Do what was agreed, on all workers between the same two steps."""
@@ -242,6 +251,10 @@ class Adaptation:
             self.learning_rate = agreed.learning_rate
         elif agreed.learning_rate is not None:
             self._refuse("learning_rate", "only paceline.DistributedOptimizer scales learning rates")
+        if agreed.mode is not None and self.switcher is not None:
+            self.switcher(agreed.mode)
+        elif agreed.mode is not None:
+            self._refuse("mode", "only paceline.DistributedOptimizer knows other modes")
         if agreed.size is not None and agreed.size != self.worker.size:
             if self.resizer is None:
                 self._refuse("size", "nobody can change the number of workers of this job")

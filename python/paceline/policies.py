@@ -8,9 +8,11 @@
 ``goodput:most=N[,workers=N][,rule=...][,every=STEPS]``
     the batch (and number of workers, if any may be asked for) with the most samples a second times what they are worth
 ``schedule:FILE``
-    entries ``[[at]]`` of a TOML file with ``step`` and any of ``batch``, ``learning_rate``, ``size``, ``strategy``
+    entries ``[[at]]`` of a TOML file with ``step`` and any of ``batch``, ``learning_rate``, ``size``, ``strategy``, ``mode``
 ``interference[:share=0.8][,window=10][,strategies=ring+double_tree]``
     the next strategy, when most workers find their steps slower than at the beginning
+``averaging:at=N[,mode=averaging|pairs|local|asynchronous]``
+    gradients are averaged while there are fewer than N workers, models from N on
 
 What they decide is native code's; here they are called.
 """
@@ -82,6 +84,8 @@ class Shipped(Policy):
             ctx.scale_learning_rate(wishes["learning_rate"], reason)
         if wishes["size"] is not None:
             ctx.resize(wishes["size"], reason)
+        if wishes["mode"] is not None:
+            ctx.set_mode(wishes["mode"], reason)
         if wishes["strategy"] is not None:
             ctx.propose(strategy=wishes["strategy"])
         if reason and ctx.rank == 0:

@@ -83,6 +83,7 @@ class Wishes:
     batch_size: int | None = None
     learning_rate: float | None = None
     size: int | None = None
+    mode: str | None = None
     reason: str = ""
 
 
@@ -219,6 +220,10 @@ class Context:
     def resize(self, size: int, reason: str = "") -> None:
         """So many workers. Who can give them is asked at a step that all workers agree on."""
         self._adaptation.wish(size=_at_least(1, size, "a number of workers"), reason=reason)
+
+    def set_mode(self, mode: str, reason: str = "") -> None:
+        """Another way to stay together, as :meth:`paceline.torch.DistributedOptimizer.switch` has it."""
+        self._adaptation.wish(mode=mode, reason=reason)
 
     def propose(
         self, *, strategy: str | None = None, partition: int | str | None = None, credit: int | str | None = None

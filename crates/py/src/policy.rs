@@ -84,6 +84,7 @@ impl ShippedPolicy {
         shown.set_item("learning_rate", wishes.learning_rate)?;
         shown.set_item("size", wishes.size)?;
         shown.set_item("strategy", wishes.strategy)?;
+        shown.set_item("mode", wishes.mode)?;
         shown.set_item("reason", wishes.reason)?;
         Ok(shown)
     }

@@ -67,6 +67,8 @@ pub struct Wishes {
     pub size: Option<usize>,
     /// How all-reduces are programmed.
     pub strategy: Option<String>,
+    /// How workers stay together, by the name that programs call it.
+    pub mode: Option<String>,
     /// Why, in one sentence for logs.
     pub reason: String,
 }

@@ -51,6 +51,7 @@ from paceline.torch.horovod import (
     synchronize,
 )
 from paceline.torch.horovod_optimizer import DistributedOptimizer
+from paceline.torch.modes import Asynchronous, LocalSGD, ModelAveraging, PairAveraging
 from paceline.torch.optimizer import clip_grad_norm_
 from paceline.torch.state import (
     allgather_object,
@@ -66,6 +67,7 @@ register()
 __all__ = [
     "AbortedError",
     "Adasum",
+    "Asynchronous",
     "Average",
     "Checkpoint",
     "Compression",
@@ -74,10 +76,13 @@ __all__ = [
     "ElasticDataLoader",
     "ElasticSampler",
     "JoinError",
+    "LocalSGD",
     "Max",
     "Min",
     "MismatchError",
+    "ModelAveraging",
     "PacelineError",
+    "PairAveraging",
     "PeerLostError",
     "Policy",
     "Product",

@@ -19,7 +19,8 @@ from torch.optim import Optimizer
 
 from paceline import policies, tuning, world
 from paceline._native import Handle, PacelineError, Squares
-from paceline.torch import hooks, horovod, staging, tracing
+from paceline.adaptation import Adaptation
+from paceline.torch import hooks, horovod, modes, staging, tracing
 from paceline.torch.bundles import bundled
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
 
@@ -37,7 +38,8 @@ class DistributedOptimizer(Optimizer):
     it. ``scheduled=False`` sends gradients in the order they come. ``accumulate`` backward passes make one
     step (or use :meth:`no_sync`); with ``accumulate=None`` as many as the plan says, for a program that cuts its
     batches into :attr:`accumulate` parts. Workers begin with the parameters and buffers of worker 0, unless
-    ``broadcast=False``.
+    ``broadcast=False``. In another ``mode`` than the synchronous one, workers train copies of their own that are kept
+    together otherwise (:mod:`paceline.torch.modes`).
 
     >>> world.init()
     >>> model = nn.Linear(2, 1)
@@ -55,6 +57,7 @@ class DistributedOptimizer(Optimizer):
         scheduled: bool = True,
         accumulate: int | None = 1,
         broadcast: bool = True,
+        mode: modes.Mode | str = modes.SYNCHRONOUS,
     ) -> None:
         _refuse(optimizer, accumulate)
         world.init()
@@ -88,12 +91,38 @@ class DistributedOptimizer(Optimizer):
             horovod.same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
             if broadcast:
                 horovod.broadcast_parameters(_parameters_and_buffers(model))
+        self._mode: modes.Mode | None = None
+        named = [(gradient.name, parameter) for parameter, gradient in self._gradients.items()]
+        self._replica = modes.Replica(self._worker, optimizer, named)
+        self._begin_mode(modes.named(mode))
         self._attachments = self._attach(model)
         # Where steps begin is known better here than from the optimizer inside.
         self._membership = world.membership()
         self._membership.counts_steps = True
         tuning.begin(self._worker, crosses_step=True)
         policies.begin(self._membership)
+
+    @property
+    def mode(self) -> str:
+        """How workers stay together."""
+        return modes.SYNCHRONOUS if self._mode is None else self._mode.name
+
+    def switch(self, mode: modes.Mode | str) -> None:
+        """Stay together otherwise from the next step on, with equal parameters. All workers call it after the same step.
+
+        >>> world.init()
+        >>> model = nn.Linear(2, 1)
+        >>> optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, mode="local")
+        >>> optimizer.switch("synchronous")
+        >>> optimizer.mode
+        'synchronous'
+        """
+        following = modes.named(mode)
+        self.drain()
+        if self._mode is not None:
+            self._mode.end(self._replica)
+            self._replica.equalize()
+        self._begin_mode(following)
 
     # What users of optimizers look at.
 
@@ -157,6 +186,8 @@ class DistributedOptimizer(Optimizer):
         if closure is not None:
             raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
         self.drain()
+        if self._mode is not None:
+            return self._step_by_itself(self._mode)
         if not (self._agreed or self._agree_on_use()):
             raise PacelineError(
                 "step() without a backward pass since the last one: was it called twice?"
@@ -172,10 +203,7 @@ class DistributedOptimizer(Optimizer):
             self._say_once("a step hook", "expects all parameters at once")
         # What nobody used but was zeroed instead of dropped decays like the others.
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
-        adaptation = self._membership.adaptation
-        if adaptation is not None:
-            adaptation.scales = True
-            adaptation.exchange(self._measured)
+        adaptation = self._exchange()
         self._pending = Step(self._inner, due, 1.0 if adaptation is None else adaptation.learning_rate)
         if hooked:
             self._wait_for_all()
@@ -189,6 +217,42 @@ class DistributedOptimizer(Optimizer):
         self._worker.begin_step()
         self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
         tracing.step_over(crosses_step=not hooked)
+
+    def _step_by_itself(self, mode: modes.Mode) -> None:
+        """A step of this worker's own copy."""
+        due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
+        if not due:
+            raise PacelineError("step() without a backward pass since the last one: was it called twice?")
+        adaptation = self._exchange() if mode.meets() else None
+        attached = self._membership.adaptation
+        self._replica.learning_rate = 1.0 if attached is None else attached.learning_rate
+        self._pending = Step(self._inner, due, self._replica.learning_rate)
+        mode.step(self._replica, lambda: self._update(due))
+        # Servers update instead, in one of the modes.
+        self._pending = self._measured = None
+        for gradient in due:
+            gradient.reset()
+        if adaptation is not None:
+            adaptation.after_step()
+        if mode.in_step:
+            self._worker.begin_step()
+        if adaptation is not None:
+            adaptation.before_step()
+        tracing.step_over(crosses_step=False)
+
+    def _exchange(self) -> Adaptation | None:
+        """Let policies hear and say what there is."""
+        attached = self._membership.adaptation
+        if attached is not None:
+            attached.scales, attached.switcher = True, self.switch
+            attached.exchange(self._measured)
+        return attached
+
+    def _begin_mode(self, mode: modes.Mode | None) -> None:
+        self._mode = mode
+        self._squares = self._measured = None
+        if mode is not None:
+            mode.begin(self._replica)
 
     @torch._disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -346,7 +410,7 @@ class DistributedOptimizer(Optimizer):
     def _on_gradient(self, place: int, _: torch.Tensor) -> None:
         gradient = self._by_place[place]
         gradient.used = True
-        if not self._syncing:
+        if not self._syncing or self._mode is not None:
             return
         gradient.passes += 1
         if gradient.passes < self._accumulate:

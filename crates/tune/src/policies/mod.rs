@@ -1,11 +1,13 @@
 //! The policies that come with Paceline, by the names that commands know them by. Each file is one of them; all are state
 //! machines from moments to wishes, so that workers that see the same want the same.
 
+mod averaging;
 mod goodput;
 mod interference;
 mod noise_scale;
 mod schedule;
 
+pub use averaging::Averaging;
 pub use goodput::Goodput;
 pub use interference::Interference;
 pub use noise_scale::{NoiseScale, Rule};
@@ -15,14 +17,14 @@ use paceline_sync::policy::Policy;
 use std::{collections::BTreeMap, str::FromStr};
 
 /// The names that [`parse`] knows.
-pub const NAMES: [&str; 4] = ["noise_scale", "goodput", "schedule", "interference"];
+pub const NAMES: [&str; 5] = ["noise_scale", "goodput", "schedule", "interference", "averaging"];
 
 /// A policy that cannot be made of what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Use one of the names listed, or a class of your own as `module:Class`.
     #[error(
-        "`{0}` is no policy of Paceline's; known: noise_scale, goodput, schedule, interference"
+        "`{0}` is no policy of Paceline's; known: noise_scale, goodput, schedule, interference, averaging"
     )]
     Unknown(String),
     /// Write arguments as `name:key=value,key=value`.
@@ -56,6 +58,9 @@ pub fn parse(
             NoiseScale::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _)
         }
         "goodput" => Goodput::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _),
+        "averaging" => {
+            Averaging::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _)
+        }
         _ => Interference::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _),
     };
     policy.and_then(|policy| arguments.end().map(|()| policy)).map_err(wrong)
@@ -103,6 +108,7 @@ mod tests {
             "noise_scale:most=64",
             "goodput:most=512",
             "interference",
+            "averaging:at=8,mode=pairs",
         ] {
             assert_eq!(problem(text), "", "{text}");
         }

@@ -13,6 +13,7 @@ struct At {
     learning_rate: Option<f64>,
     size: Option<usize>,
     strategy: Option<String>,
+    mode: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -48,9 +49,11 @@ impl Schedule {
 impl Policy for Schedule {
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
         let due = self.entries.iter().find(|entry| entry.step == moment.step);
-        let Some(At { step, batch, learning_rate, size, strategy }) = due.cloned() else { return };
+        let Some(At { step, batch, learning_rate, size, strategy, mode }) = due.cloned() else {
+            return;
+        };
         let reason = format!("the schedule says so at step {step}");
-        *wishes = Wishes { batch, learning_rate, size, strategy, reason };
+        *wishes = Wishes { batch, learning_rate, size, strategy, mode, reason };
     }
 }
 

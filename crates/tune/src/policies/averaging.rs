@@ -1,0 +1,63 @@
+//! Few workers average every gradient; many, whose slowest would be waited for in every step, average models. It looks at
+//! nothing but how many workers there are.
+
+use super::Arguments;
+use paceline_sync::policy::{Moment, Policy, Wishes};
+
+const SYNCHRONOUS: &str = "synchronous";
+
+/// See the file's first paragraph.
+#[derive(Clone, Debug)]
+pub struct Averaging {
+    /// From so many workers on.
+    at: usize,
+    /// How copies are averaged then.
+    mode: String,
+    /// What it wished for last.
+    wished: Option<String>,
+}
+
+impl Averaging {
+    pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Averaging, String> {
+        let at = arguments.take("at")?.ok_or("say from how many workers on: at=16")?;
+        let mode = arguments.take("mode")?.unwrap_or_else(|| "averaging".to_string());
+        Ok(Averaging { at, mode, wished: None })
+    }
+}
+
+impl Policy for Averaging {
+    fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        let many = moment.size >= self.at;
+        let wanted = if many { self.mode.as_str() } else { SYNCHRONOUS };
+        // Jobs begin synchronously.
+        if self.wished.as_deref().unwrap_or(SYNCHRONOUS) != wanted {
+            self.wished = Some(wanted.to_string());
+            wishes.mode = self.wished.clone();
+            let (size, at) = (moment.size, self.at);
+            wishes.reason = match many {
+                true => format!("{size} workers are {at} or more"),
+                false => format!("{size} workers are fewer than {at}"),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_follows_the_number_of_workers_and_is_wished_for_once() {
+        let mut policy = Averaging { at: 8, mode: "averaging".to_string(), wished: None };
+        let wished: Vec<Option<String>> = [2, 8, 8, 9, 4, 4]
+            .into_iter()
+            .map(|size| {
+                let mut wishes = Wishes::default();
+                policy.after_step(&Moment { size, ..Moment::default() }, &mut wishes);
+                wishes.mode
+            })
+            .collect();
+        let many = || Some("averaging".to_string());
+        assert_eq!(wished, [None, many(), None, None, Some(SYNCHRONOUS.to_string()), None]);
+    }
+}
