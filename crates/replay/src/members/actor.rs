@@ -561,6 +561,7 @@ impl Actor {
         match self.participant.begin(self.step, &mut self.said) {
             Begin::Same => {
                 self.keeper.begin(self.step);
+                ledger.goes_by(self.id, self.step, self.keeper.known());
                 self.doing = Doing::Computing(0);
                 Ok(true)
             }
@@ -581,6 +582,7 @@ impl Actor {
                     self.start_engine(view);
                 }
                 self.keeper.begin(self.step);
+                ledger.goes_by(self.id, self.step, self.keeper.known());
                 self.doing = if joined { Doing::Sharing(0) } else { Doing::Computing(0) };
                 Ok(true)
             }

@@ -33,6 +33,10 @@ pub struct Ledger {
     results: BTreeMap<(u64, usize, WorkerId), Vec<i64>>,
     /// Parameters after all steps.
     finals: BTreeMap<WorkerId, Vec<Vec<i64>>>,
+    /// By step and worker: whom its program takes part with.
+    companies: BTreeMap<(u64, WorkerId), Vec<WorkerId>>,
+    /// By worker that is gone: the step from which it is missed, as others are told.
+    missed: BTreeSet<(WorkerId, u64, WorkerId)>,
     /// Of a worker's samples of a step, whether they are consumed, and who was told so.
     verdicts: BTreeSet<(WorkerId, u64, bool, WorkerId)>,
     /// Workers that were done with all steps.
@@ -127,9 +131,15 @@ impl Ledger {
         Ok(())
     }
 
+    /// A program begins a step, and goes by this view.
+    pub(super) fn goes_by(&mut self, worker: WorkerId, step: u64, view: &View) {
+        self.companies.insert((step, worker), view.ids().collect());
+    }
+
     pub(super) fn recovered(&mut self, by: WorkerId, account: &Account, steps: u64) {
         self.recoveries += 1;
         for worker in &account.gone {
+            self.missed.extend(account.since.get(worker).map(|step| (*worker, *step, by)));
             for step in 0..steps {
                 let consumed = account.is_consumed(*worker, step);
                 self.verdicts.insert((*worker, step, consumed, by));
@@ -155,6 +165,7 @@ impl Ledger {
         self.results.retain(|(_, _, worker), _| self.finals.contains_key(worker));
         self.verdicts.retain(|(_, _, _, by)| self.finals.contains_key(by));
         self.check_results()?;
+        self.check_companies()?;
         self.check_samples(joined)
     }
 
@@ -173,6 +184,28 @@ impl Ledger {
             let mixed = values.iter().any(|value| *value != values[0]);
             self.mixed += usize::from(mixed && same.is_none());
             before = Some((*step, *tensor, *worker, values));
+        }
+        Ok(())
+    }
+
+    /// In one step, all programs share the samples among the same workers.
+    fn check_companies(&mut self) -> Result<(), String> {
+        self.companies.retain(|(_, worker), _| self.finals.contains_key(worker));
+        self.missed.retain(|(_, _, by)| self.finals.contains_key(by));
+        let companies: Vec<_> = self.companies.iter().collect();
+        for pair in companies.windows(2) {
+            let (((step, one), ours), ((other_step, other), theirs)) = (pair[0], pair[1]);
+            if step == other_step && ours != theirs {
+                return Err(format!(
+                    "in step {step} worker {one} goes by {ours:?} and worker {other} by {theirs:?}"
+                ));
+            }
+        }
+        let missed: Vec<_> = self.missed.iter().collect();
+        for pair in missed.windows(2) {
+            if pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1 {
+                return Err(format!("one worker is missed from two steps on: {pair:?}"));
+            }
         }
         Ok(())
     }

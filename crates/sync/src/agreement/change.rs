@@ -3,10 +3,11 @@
 
 use super::Objection;
 use crate::{
+    program::Semantics,
     resolver::check_strategy,
     strategy::{UnknownStrategy, by_name},
 };
-use paceline_job::{Membership, Settings, View, ViewVersion, Worker, WorkerId};
+use paceline_job::{Membership, Settings, StrategyChoice, View, ViewVersion, Worker, WorkerId};
 use serde::{Deserialize, Serialize};
 
 /// The most workers that come or go in one change, so that a message about it is bounded.
@@ -71,10 +72,26 @@ impl Change {
     /// Refuse what cannot follow `view`.
     pub fn check(&self, view: &View) -> Result<(), Objection> {
         match self {
-            Change::Settings(settings) => check_settings(settings, view),
+            Change::Settings(settings) => check_settings(settings, view).and_then(|()| {
+                match is_for_any_members(&settings.strategy) || view.membership.is_fixed() {
+                    true => Ok(()),
+                    false => unusable(format!(
+                        "workers come and go, and `{}` does not sum what all of them have",
+                        settings.strategy
+                    )),
+                }
+            }),
             Change::Members { leave, join } => check_members(leave, join, view),
         }
     }
+}
+
+/// Whether a strategy leaves the same sum on all members, whoever they are. An elastic job needs one that does.
+pub fn is_for_any_members(choice: &StrategyChoice) -> bool {
+    // `auto` has no name there: it chooses among those that do.
+    by_name(&choice.0).is_none_or(|strategy| {
+        strategy.semantics() == Semantics::Reduce && strategy.contributors(2) == 2
+    })
 }
 
 fn unusable(reason: impl Into<String>) -> Result<(), Objection> {

@@ -60,6 +60,8 @@ pub struct Registrar {
     waiting: VecDeque<Proposal>,
     /// Workers that want to join, in the order they came.
     newcomers: Vec<Worker>,
+    /// Workers of the view that are to leave.
+    retiring: Vec<WorkerId>,
     limits: Limits,
     attempt: Option<Attempt>,
     gathering: Option<Gathering>,
@@ -92,7 +94,7 @@ impl Standing {
 
 #[derive(Clone, Debug)]
 struct Proposal {
-    /// Who made it and what it calls it; none for newcomers' wish to join.
+    /// Who made it and what it calls it; none for those who wait to join or are asked to leave.
     by: Option<(WorkerId, u64)>,
     after: ViewVersion,
     change: Change,
@@ -142,6 +144,7 @@ impl Registrar {
             ready: true,
             waiting: VecDeque::new(),
             newcomers: Vec::new(),
+            retiring: Vec::new(),
             limits,
             attempt: None,
             gathering: None,

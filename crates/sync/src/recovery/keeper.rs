@@ -67,14 +67,19 @@ const PASSED_KEPT: usize = 8;
 pub struct Keeper {
     me: WorkerId,
     view: Arc<View>,
-    /// In force when the step began: the caller names workers by their ranks there.
+    /// The caller names workers by their ranks there: the same view on all workers in the same step.
     known: Arc<View>,
+    /// In force already; the caller goes by them later.
+    coming: VecDeque<Arc<View>>,
+    /// The step from which callers go by a view, where that is agreed. At most one entry for each worker that was lost
+    /// or change of settings since workers last gathered.
+    since: BTreeMap<ViewVersion, u64>,
     step: u64,
     uses: BTreeMap<u64, u32>,
     /// Posted here, and not known to be finished by all.
     operations: BTreeMap<Name, Operation>,
-    /// Posted by others before somebody was lost, and not yet here.
-    expected: BTreeMap<Name, Remedy>,
+    /// Posted by others before somebody was lost, each in that step, and not yet here.
+    expected: BTreeMap<Name, (u64, Remedy)>,
     /// By the engine's name for it.
     parts: Vec<Option<Part>>,
     exchange: Option<Exchange>,
@@ -84,7 +89,7 @@ pub struct Keeper {
     gone: BTreeMap<WorkerId, ViewVersion>,
     /// Those of them whose samples are not accounted for.
     unaccounted: Vec<WorkerId>,
-    /// What to tell when nothing is recovering any more.
+    /// What to tell of them when nothing that they could be part of is recovering any more.
     account: Option<Account>,
     /// Steps below this one are long over.
     over: u64,
@@ -154,6 +159,8 @@ impl Keeper {
         Keeper {
             me,
             known: view.clone(),
+            coming: VecDeque::new(),
+            since: BTreeMap::new(),
             view,
             step: 0,
             uses: BTreeMap::new(),
@@ -170,16 +177,35 @@ impl Keeper {
         }
     }
 
-    /// Whether a step may begin: everything of the steps before the last is over here.
+    /// Whether a step may begin: everything of the steps before the last is over here. After a loss no step begins
+    /// before it is agreed from which one callers go by the new view, and that one when it is known what became of the
+    /// samples of those who are gone.
     pub fn may_begin(&self, step: u64) -> bool {
         let lags = |op: &Operation| op.phase != Phase::Complete && op.step + 2 <= step;
-        !self.operations.values().any(lags) && self.postponed.iter().all(|it| it.step + 2 > step)
+        let due = |account: &Account| account.since.values().any(|since| *since <= step);
+        !self.operations.values().any(lags)
+            && self.exchange.is_none()
+            && !self.account.as_ref().is_some_and(due)
     }
 
-    /// Operations posted from now on belong to this step, and name workers by their ranks in the view in force now.
+    /// Operations posted from now on belong to this step, and name workers by their ranks in the view that is
+    /// [known](Keeper::known) now.
     pub fn begin(&mut self, step: u64) {
         self.step = step;
-        self.known = self.view.clone();
+        while self.coming.front().is_some_and(|view| self.is_due(view, step))
+            && let Some(view) = self.coming.pop_front()
+        {
+            self.known = view;
+        }
+    }
+
+    fn is_due(&self, view: &View, step: u64) -> bool {
+        self.since.get(&view.version).is_some_and(|since| *since <= step)
+    }
+
+    /// The view in force.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
     }
 
     /// The view by which the caller names workers.
@@ -214,6 +240,12 @@ impl Keeper {
                 if (*root as usize) < known.size() && post.in_place =>
             {
                 (Kind::Broadcast(known.workers[*root as usize].id), *len)
+            }
+            _ if !known.ids().eq(self.view.ids()) => {
+                // Others may have begun it before somebody was lost, and then it has failed there.
+                let lost = known.ids().position(|id| self.view.rank_of(id).is_none()).unwrap_or(0);
+                let error = irrecoverable(post.name.clone(), Rank(lost as u32));
+                return out.push(Order::Fail(ticket, error));
             }
             _ => {
                 let part = Part::Other(ticket, post.name.clone());
@@ -293,14 +325,12 @@ impl Keeper {
                 }
                 Some(Part::Other(ticket, name)) => {
                     let peer = self.unaccounted.last().and_then(|id| self.view.rank_of(*id));
-                    let reason = "the job goes on without it, and this cannot be recovered".into();
-                    let peer = peer.unwrap_or(Rank(0));
-                    let lost = OpError::PeerLost { name, peer, reason };
-                    out.push(Order::Fail(ticket, Arc::new(lost)));
+                    out.push(Order::Fail(ticket, irrecoverable(name, peer.unwrap_or(Rank(0)))));
                 }
                 Some(Part::HandedOver(_) | Part::Lengths | Part::Reports) | None => {}
             }
         }
+        self.coming.push_back(view.clone());
         self.view = view;
         self.expected.clear();
         self.account = None;
@@ -352,6 +382,15 @@ impl Keeper {
 
     /// This view is in force as well, with the same workers: what is posted from now on belongs to it.
     pub fn adopt(&mut self, view: Arc<View>) {
+        match self.coming.back_mut() {
+            None => self.known = view.clone(),
+            Some(last) => {
+                if let Some(since) = self.since.get(&last.version).copied() {
+                    self.since.insert(view.version, since);
+                }
+                *last = view.clone();
+            }
+        }
         self.view = view;
     }
 
@@ -369,6 +408,9 @@ impl Keeper {
         self.parts.clear();
         self.gone.clear();
         self.unaccounted.clear();
+        self.coming.clear();
+        self.since.clear();
+        self.known = view.clone();
         self.view = view;
     }
 
@@ -407,6 +449,8 @@ impl Keeper {
         };
         let entries = self.operations.iter().map(|(name, op)| (*name, entry(op))).collect();
         Report {
+            step: self.step,
+            since: self.since.clone(),
             over: self.over,
             passed: self.passed.clone(),
             gone: self.gone.clone(),
@@ -422,20 +466,42 @@ impl Keeper {
             let known = self.gone.entry(*id).or_insert(*last);
             *known = (*known).max(*last);
         }
-        self.account = (!self.unaccounted.is_empty()).then(|| account(&self.unaccounted, reports));
+        self.agree_on_steps(reports);
+        self.account = (!self.unaccounted.is_empty()).then(|| {
+            let since = |id: &WorkerId| {
+                let without = self.coming.iter().find(|view| view.rank_of(*id).is_none());
+                without.and_then(|view| self.since.get(&view.version).copied())
+            };
+            let since = self.unaccounted.iter().map(|id| (*id, since(id).unwrap_or(self.step)));
+            Account { since: since.collect(), ..account(&self.unaccounted, reports) }
+        });
         for (name, remedy) in plan(&self.view, reports) {
+            let step = reports.iter().find_map(|report| Some(report.entries.get(&name)?.step));
+            let step = step.unwrap_or(self.step);
             if self.operations.get(&name).is_some_and(|op| op.phase != Phase::Queued) {
                 self.apply(name, remedy, out);
             } else if self.operations.contains_key(&name)
                 || self.uses.get(&name.hash).is_none_or(|uses| *uses <= name.uses)
             {
-                self.expected.insert(name, remedy);
+                self.expected.insert(name, (step, remedy));
             }
         }
         for postponed in std::mem::take(&mut self.postponed) {
             self.take(postponed, out);
         }
         self.tell_account_if_recovered(out);
+    }
+
+    /// From which step callers go by the views that came in force: by this one from the first that nobody has begun, by
+    /// one before as somebody may do already.
+    fn agree_on_steps(&mut self, reports: &[Report]) {
+        for report in reports {
+            self.since.extend(report.since.iter().map(|(view, step)| (*view, *step)));
+        }
+        let first = reports.iter().map(|report| report.step + 1).fold(self.step + 1, u64::max);
+        self.since.entry(self.view.version).or_insert(first);
+        let since = &self.since;
+        self.coming.retain(|view| since.contains_key(&view.version));
     }
 
     /// Start an operation if the use before is over.
@@ -450,7 +516,7 @@ impl Keeper {
             return;
         }
         operation.phase = Phase::Running;
-        if let Some(remedy) = self.expected.remove(&name) {
+        if let Some((_, remedy)) = self.expected.remove(&name) {
             self.apply(name, remedy, out);
             return self.tell_account_if_recovered(out);
         }
@@ -609,13 +675,29 @@ impl Keeper {
         self.tell_account_if_recovered(out);
     }
 
-    fn tell_account_if_recovered(&mut self, out: &mut Vec<Order>) {
-        let recovering = !self.expected.is_empty()
-            || self.exchange.is_some()
-            || self.operations.values().any(|operation| operation.recovering);
-        if !recovering && let Some(account) = self.account.take() {
-            self.unaccounted.clear();
-            out.push(Order::Recovered(account));
-        }
+    /// Whether something of earlier steps is elsewhere and not here yet.
+    fn is_recovering_before(&self, step: u64) -> bool {
+        let recovering = |operation: &Operation| operation.recovering && operation.step < step;
+        self.exchange.is_some()
+            || self.expected.values().any(|(posted, _)| *posted < step)
+            || self.operations.values().any(recovering)
     }
+
+    fn tell_account_if_recovered(&mut self, out: &mut Vec<Order>) {
+        let Some(account) = self.account.take() else { return };
+        let (open, told): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            account.since.iter().partition(|(_, since)| self.is_recovering_before(**since));
+        let of = |since: BTreeMap<WorkerId, u64>| {
+            let gone: Vec<WorkerId> = since.keys().copied().collect();
+            (!gone.is_empty()).then(|| Account { gone, since, ..account.clone() })
+        };
+        self.unaccounted.retain(|id| open.contains_key(id));
+        out.extend(of(told).map(Order::Recovered));
+        self.account = of(open);
+    }
+}
+
+fn irrecoverable(name: Arc<str>, peer: Rank) -> Arc<OpError> {
+    let reason = "the job goes on without it, and this cannot be recovered".to_string();
+    Arc::new(OpError::PeerLost { name, peer, reason })
 }

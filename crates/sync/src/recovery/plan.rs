@@ -46,6 +46,8 @@ pub struct Account {
     pub consumed: BTreeSet<(WorkerId, u64)>,
     /// Who is gone.
     pub gone: Vec<WorkerId>,
+    /// From this step on, programs of all workers go on without them: what goes back goes back there.
+    pub since: BTreeMap<WorkerId, u64>,
 }
 
 impl Account {
@@ -81,7 +83,7 @@ pub fn account(gone: &[WorkerId], reports: &[Report]) -> Account {
             consumed.extend(steps.map(|step| (*worker, step)));
         }
     }
-    Account { over, consumed, gone: gone.to_vec() }
+    Account { over, consumed, gone: gone.to_vec(), since: BTreeMap::new() }
 }
 
 /// How an operation stands with one survivor.

@@ -37,6 +37,10 @@ pub struct Entry {
 /// See the file's first paragraph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
+    /// The step that its worker is in.
+    pub step: u64,
+    /// Views that are in force, each with the step from which programs go by it.
+    pub since: BTreeMap<ViewVersion, u64>,
     /// Steps below this one are long over everywhere.
     pub over: u64,
     /// Later steps of which something is over everywhere, each with the earliest view in which that was reduced.
@@ -52,7 +56,9 @@ pub struct Report {
 impl Report {
     /// The wire form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut words = vec![self.over, self.passed.len() as u64];
+        let mut words = vec![self.step, self.since.len() as u64];
+        words.extend(self.since.iter().flat_map(|(view, step)| [u64::from(view.0), *step]));
+        words.extend([self.over, self.passed.len() as u64]);
         words.extend(self.passed.iter().flat_map(|(step, view)| [*step, u64::from(view.0)]));
         words.push(self.gone.len() as u64);
         words.extend(self.gone.iter().flat_map(|(id, view)| [id.0, u64::from(view.0)]));
@@ -81,7 +87,11 @@ impl Report {
         let mut words = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk));
         let mut next = || words.next();
         let small = |word: u64| u32::try_from(word).ok();
-        let mut report = Report { over: next()?, ..Report::default() };
+        let mut report = Report { step: next()?, ..Report::default() };
+        for _ in 0..next()? {
+            report.since.insert(ViewVersion(small(next()?)?), next()?);
+        }
+        report.over = next()?;
         for _ in 0..next()? {
             report.passed.insert(next()?, ViewVersion(small(next()?)?));
         }
@@ -122,6 +132,8 @@ mod tests {
         let entry = |kind| Entry { step: 5, len: 7, kind, held: held.clone() };
         let name = |uses| Name { hash: 99, uses };
         let report = Report {
+            step: 6,
+            since: [(ViewVersion(3), 5)].into(),
             over: 4,
             passed: [(4, ViewVersion(2))].into(),
             gone: [(WorkerId(5), ViewVersion(3))].into(),

@@ -37,13 +37,52 @@ impl Registrar {
         Registrar { limits, ..self }
     }
 
-    /// A worker asks to join; the name it gets. It is invited when others can be asked.
-    pub fn admit(&mut self, host: String, address: String, out: &mut Vec<Summons>) -> WorkerId {
+    /// A name for somebody who will ask to join when it is ready. Given once.
+    pub fn reserve(&mut self) -> WorkerId {
         let id = WorkerId(self.next_id);
         self.next_id += 1;
-        self.newcomers.push(Worker { id, host, address });
-        self.take_next(out);
         id
+    }
+
+    /// A worker asks to join; the name it gets. It is invited when others can be asked.
+    pub fn admit(&mut self, host: String, address: String, out: &mut Vec<Summons>) -> WorkerId {
+        let id = self.reserve();
+        self.welcome(Worker { id, host, address }, out);
+        id
+    }
+
+    /// A worker with a [reserved](Registrar::reserve) name asks to join. It is invited when others can be asked.
+    pub fn welcome(&mut self, worker: Worker, out: &mut Vec<Summons>) {
+        self.newcomers.push(worker);
+        self.take_next(out);
+    }
+
+    /// These are to leave, by the wish of whoever runs the job, as soon as all can be asked. Those who are asked to
+    /// already are asked once.
+    pub fn retire(
+        &mut self,
+        workers: &[WorkerId],
+        out: &mut Vec<Summons>,
+    ) -> Result<(), Objection> {
+        let mut retiring = self.retiring.clone();
+        retiring.extend(workers.iter().filter(|id| self.view.rank_of(**id).is_some()));
+        retiring.sort_unstable();
+        retiring.dedup();
+        let change = Change::Members { leave: retiring.clone(), join: Vec::new() };
+        self.check(&Proposal { by: None, after: self.view.version, change })?;
+        self.retiring = retiring;
+        self.take_next(out);
+        Ok(())
+    }
+
+    /// Who was asked to [leave](Registrar::retire) and is still there.
+    pub fn retiring(&self) -> &[WorkerId] {
+        &self.retiring
+    }
+
+    /// Who asks to join, in the order they came.
+    pub fn newcomers(&self) -> &[Worker] {
+        &self.newcomers
     }
 
     /// Workers of the view that may come back: those that have not been heard of since this registrar began, and the last
@@ -53,17 +92,20 @@ impl Registrar {
         absent.map(|(id, _)| *id).collect()
     }
 
-    /// Let those in who wait, as far as there is room, if nobody is about to leave.
+    /// Let those in who wait, as far as there is room, and those go who are asked to, if nobody is done.
     pub(super) fn invitation(&self) -> Option<Proposal> {
-        let room = self.limits.most.saturating_sub(self.view.size());
+        let mut leave = self.retiring.clone();
+        let staying = self.view.size() - leave.len();
+        let room = self.limits.most.saturating_sub(staying);
         let join: Vec<Worker> = self.newcomers.iter().take(room).cloned().collect();
-        let leaving = self.workers.values().any(|standing| standing.finished);
-        let change = Change::Members { leave: Vec::new(), join };
-        (!leaving && room > 0 && !self.newcomers.is_empty()).then_some(Proposal {
-            by: None,
-            after: self.view.version,
-            change,
-        })
+        if staying == 0 || staying + join.len() < self.limits.least {
+            // Others were lost since they were asked.
+            leave.clear();
+        }
+        let done = self.workers.values().any(|standing| standing.finished);
+        let anybody = !leave.is_empty() || !join.is_empty();
+        let (after, change) = (self.view.version, Change::Members { leave, join });
+        (anybody && !done).then_some(Proposal { by: None, after, change })
     }
 
     pub(super) fn check_limits(&self, proposal: &Proposal) -> Result<(), Objection> {
@@ -112,6 +154,7 @@ impl Registrar {
         (self.together, self.since) = (view.version, step);
         self.view = view;
         self.newcomers.retain(|worker| self.view.rank_of(worker.id).is_none());
+        self.retiring.retain(|id| self.view.rank_of(*id).is_some());
         self.tell_all(&ToParticipant::Enter { ballot }, out);
         self.decide(&proposal, Ok(agreed), out);
         self.workers.retain(|id, _| self.view.rank_of(*id).is_some());
@@ -182,6 +225,12 @@ impl Registrar {
         out: &mut Vec<Summons>,
     ) {
         let elastic = !self.view.membership.is_fixed();
+        if elastic && self.newcomers.iter().any(|newcomer| newcomer.id == worker) {
+            // It holds up all who gather.
+            let message = ToParticipant::Without { view: self.view.clone() };
+            out.push(Summons { to: worker, message });
+            return self.vanished(worker, out);
+        }
         if elastic && version >= self.together && by != worker && self.workers.contains_key(&worker)
         {
             self.go_on_without(&[worker], out);
@@ -203,6 +252,7 @@ impl Registrar {
         }
         self.together = view.version;
         self.view = view;
+        self.retiring.retain(|id| self.view.rank_of(*id).is_some());
         let message = ToParticipant::Without { view: self.view.clone() };
         self.tell_all(&message, out);
         out.extend(gone.iter().map(|to| Summons { to: *to, message: message.clone() }));
