@@ -7,7 +7,7 @@ mod comeback;
 pub(crate) use comeback::Comeback;
 
 use crate::{
-    coordinator::{CoordinatorMessage, Fate, WorkerMessage},
+    coordinator::{CoordinatorMessage, Fate, Pace, WorkerMessage},
     error::{NetError, Result},
     handshake::{self, Wakened, Waker},
     join::ControlChannel,
@@ -15,7 +15,7 @@ use crate::{
 };
 use paceline_job::{View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{
-    Agreed, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
+    Agreed, Ballot, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
 };
 use std::{
     fmt,
@@ -26,6 +26,9 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+/// How often a worker of an elastic job says how far it is, for people who ask.
+const PACE: Duration = Duration::from_secs(1);
 
 /// See the file's first paragraph.
 #[derive(Debug)]
@@ -59,13 +62,30 @@ struct Desk {
     comeback: OnceLock<Comeback>,
 }
 
-/// Told in an elastic job which view is in force from now on, or why this worker takes no further part.
-pub(crate) type SuccessorSink = Box<dyn Fn(Result<Arc<View>, String>) + Send + Sync>;
+/// In an elastic job, what the coordinator's words mean for this worker's connections.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// This view is in force from now on.
+    Follow(Arc<View>),
+    /// All gather for this view, or nobody gathers any more.
+    Gather(Option<(Ballot, Arc<View>)>),
+    /// This worker takes no further part, and why.
+    Apart(String),
+}
+
+/// Told of it.
+pub(crate) type SuccessorSink = Box<dyn Fn(News) + Send + Sync>;
 
 struct State {
     participant: Participant,
     /// What the thread is to send. At most one proposal and one view put in force wait at a time.
     outgoing: Vec<ToRegistrar>,
+    /// What else. At most one of each kind in a second.
+    remarks: Vec<WorkerMessage>,
+    /// When the pace was last told, and in which step.
+    paced: (Instant, u64),
+    /// Whether a view was entered that the driver does not have yet: what succeeds it has to wait.
+    entering: bool,
     proposal: Option<(u64, Arc<OnceLock<Verdict>>)>,
     /// Workers of the view in force that cannot be reached, and the view that had brought us together: said again to a
     /// coordinator that may not have heard it. At most one entry for each.
@@ -86,6 +106,13 @@ impl fmt::Debug for Desk {
     }
 }
 
+/// Whether a step has begun.
+pub(crate) enum Turn {
+    Begun(Begun),
+    /// Workers come or go before it: be idle and connected for this ballot, say so, and ask again.
+    Gather(Ballot),
+}
+
 /// A step that has begun.
 pub(crate) struct Begun {
     pub(crate) step: u64,
@@ -97,12 +124,19 @@ pub(crate) struct Begun {
 
 impl Control {
     /// Not read before [`Control::start`]: until then the view is the caller's to change.
-    pub(crate) fn new(channel: ControlChannel, me: WorkerId, view: Arc<View>) -> Result<Control> {
+    pub(crate) fn new(channel: ControlChannel, participant: Participant) -> Result<Control> {
         let (waker, wakened) = Waker::pair()?;
         let coordinator = channel.peer();
-        let participant = Participant::new(me, view);
-        let (outgoing, accused) = (Vec::new(), Vec::new());
-        let state = State { participant, outgoing, proposal: None, accused, returning: false };
+        let state = State {
+            participant,
+            outgoing: Vec::new(),
+            remarks: Vec::new(),
+            paced: (Instant::now(), 0),
+            entering: false,
+            proposal: None,
+            accused: Vec::new(),
+            returning: false,
+        };
         let desk = Desk {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -154,25 +188,49 @@ impl Control {
     }
 
     /// Begin a step, or the next if none is named: step 1 if none has begun, since what was done before is step 0. Waits only for the outcome of a change that was promised.
-    pub(crate) fn begin(&self, step: Option<u64>) -> Result<Begun> {
+    pub(crate) fn begin(&self, step: Option<u64>) -> Result<Turn> {
         let mut waiting = None;
         let mut state = self.desk.state();
         // Each turn ends the wait, or follows news of the coordinator's; it is bounded by the time that operations have.
         loop {
-            let State { participant, outgoing, .. } = &mut *state;
+            let State { participant, outgoing, entering, accused, returning, .. } = &mut *state;
             let step = step.unwrap_or(participant.next().max(1));
+            let gathering = participant.gathering().map(|(ballot, _, view)| (ballot, view.clone()));
             let begin = participant.begin(step, outgoing);
             let coordinator = || self.desk.coordinator.clone();
             match begin {
                 Begin::Same => {
                     let view = participant.view().clone();
-                    return Ok(Begun { step, view, entered: false });
+                    self.tell_pace(&mut state, step);
+                    return Ok(Turn::Begun(Begun { step, view, entered: false }));
                 }
                 Begin::Enter(view) => {
+                    *entering = gathering.is_some();
+                    // Of the view before: there others have merely gone on.
+                    accused.retain(|(_, version)| *version >= view.version);
                     self.desk.waker.wake();
-                    return Ok(Begun { step, view, entered: true });
+                    return Ok(Turn::Begun(Begun { step, view, entered: true }));
                 }
-                Begin::Removed | Begin::Gather(_) => return Err(NetError::Removed),
+                Begin::Gather(_) => match gathering {
+                    Some((ballot, _)) => return Ok(Turn::Gather(ballot)),
+                    None => return Err(NetError::Removed),
+                },
+                Begin::Removed => {
+                    self.desk.waker.wake();
+                    let me = participant.me();
+                    // By a plan, where everybody had gathered; otherwise it was taken for lost.
+                    return Err(match gathering {
+                        Some((_, view)) if view.rank_of(me).is_none() => NetError::Retired,
+                        _ => NetError::Removed,
+                    });
+                }
+                Begin::Wait { .. }
+                    if participant.view().size() == 0
+                        && !participant.is_connected()
+                        && !*returning =>
+                {
+                    return Err(NetError::JobOver);
+                }
                 Begin::Dissolved { left, needed } => {
                     return Err(NetError::Dissolved { left, needed });
                 }
@@ -193,6 +251,54 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// Say how far this worker is, if that was a while ago.
+    fn tell_pace(&self, state: &mut State, step: u64) {
+        if state.participant.view().membership.is_fixed() {
+            return;
+        }
+        let (since, before) = state.paced;
+        let elapsed = since.elapsed();
+        if elapsed < PACE {
+            return;
+        }
+        let rate = step.saturating_sub(before) as f64 / elapsed.as_secs_f64();
+        // The first is of no use: it does not know where this worker began.
+        let rate = if before == 0 { 0.0 } else { rate };
+        state.paced = (Instant::now(), step);
+        state.remarks.retain(|remark| !matches!(remark, WorkerMessage::Progress(_)));
+        state.remarks.push(WorkerMessage::Progress(Pace { step, rate }));
+        self.desk.waker.wake();
+    }
+
+    /// This worker is idle and connected for what is gathered for, if that still is so.
+    pub(crate) fn gathered(&self, ballot: Ballot) {
+        let mut state = self.desk.state();
+        let State { participant, outgoing, .. } = &mut *state;
+        if participant.gathering().is_some_and(|(current, ..)| current == ballot) {
+            participant.gathered(outgoing);
+            self.desk.waker.wake();
+        }
+    }
+
+    /// The view that was entered is in force here: what succeeds it may follow.
+    pub(crate) fn entered(&self) {
+        let mut state = self.desk.state();
+        state.entering = false;
+        self.desk.tell_succession(&mut state);
+        self.desk.waker.wake();
+    }
+
+    /// Ask to be let into the running job.
+    pub(crate) fn ask_to_enter(&self) {
+        self.remark(WorkerMessage::Enter);
+    }
+
+    /// Say something that is no part of the agreement.
+    pub(crate) fn remark(&self, message: WorkerMessage) {
+        self.desk.state().remarks.push(message);
+        self.desk.waker.wake();
     }
 
     /// Tell this of every view that comes in force in the middle of a step.
@@ -337,6 +443,9 @@ impl Desk {
     fn exchange(&self, channel: &mut ControlChannel) -> Result<bool> {
         loop {
             let mut state = self.state();
+            for message in std::mem::take(&mut state.remarks) {
+                channel.queue(&message)?;
+            }
             for message in std::mem::take(&mut state.outgoing) {
                 channel.queue(&WorkerMessage::Agreement(message))?;
             }
@@ -347,17 +456,10 @@ impl Desk {
                 None => return Ok(unsent),
                 Some(CoordinatorMessage::Agreement(message)) => {
                     let mut state = self.state();
-                    let State { participant, outgoing, proposal, accused, .. } = &mut *state;
+                    let State { participant, outgoing, .. } = &mut *state;
                     let heard = participant.hear(message, outgoing);
-                    if let Some(sink) = self.successor.get() {
-                        if let Some(view) = participant.succeed(outgoing) {
-                            accused.retain(|(worker, _)| view.rank_of(*worker).is_some());
-                            sink(Ok(view));
-                        }
-                        if participant.is_removed() {
-                            sink(Err("the job goes on without this worker".to_string()));
-                        }
-                    }
+                    self.tell_succession(&mut state);
+                    let proposal = &mut state.proposal;
                     match heard {
                         Heard::Nothing => {}
                         Heard::Outcome => self.changed.notify_all(),
@@ -373,7 +475,11 @@ impl Desk {
                 }
                 // The engine hears from the peers themselves who is gone.
                 Some(CoordinatorMessage::Gone { .. }) => {}
-                Some(CoordinatorMessage::Welcome { .. } | CoordinatorMessage::Refused(_)) => {
+                Some(
+                    CoordinatorMessage::Welcome { .. }
+                    | CoordinatorMessage::Underway { .. }
+                    | CoordinatorMessage::Refused(_),
+                ) => {
                     return Err(NetError::Malformed {
                         what: "coordinator's message",
                         problem: "an answer to a join in the middle of a job".to_string(),
@@ -383,12 +489,31 @@ impl Desk {
         }
     }
 
+    /// Let connections follow what was heard.
+    fn tell_succession(&self, state: &mut State) {
+        let Some(sink) = self.successor.get() else { return };
+        let State { participant, outgoing, entering, accused, .. } = state;
+        if *entering {
+            return;
+        }
+        if let Some(view) = participant.succeed(outgoing) {
+            accused.retain(|(worker, _)| view.rank_of(*worker).is_some());
+            sink(News::Follow(view));
+        }
+        if participant.is_removed() {
+            return sink(News::Apart("the job goes on without this worker".to_string()));
+        }
+        let gathering = participant.gathering();
+        sink(News::Gather(gathering.map(|(ballot, _, view)| (ballot, view.clone()))));
+    }
+
     /// Another worker cannot be reached: the coordinator says how to go on, if it can.
     fn lost(&self, worker: WorkerId, version: ViewVersion) {
         let mut state = self.state();
         let State { participant, outgoing, accused, .. } = &mut *state;
         // Otherwise the coordinator has said so already, and the other has gone on.
-        if version >= participant.view().version {
+        let view = participant.view();
+        if version >= view.version && view.rank_of(worker).is_some() {
             accused.retain(|(other, _)| *other != worker);
             accused.push((worker, version));
         }
@@ -404,7 +529,7 @@ impl Desk {
             && !state.participant.is_connected()
             && !state.returning
         {
-            sink(Err(format!(
+            sink(News::Apart(format!(
                 "a worker is lost, and so is the coordinator at {}",
                 self.coordinator
             )));

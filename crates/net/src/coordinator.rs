@@ -6,19 +6,23 @@
 
 mod choices;
 mod door;
+mod elastic;
 mod log;
 mod message;
 mod notes;
 mod roster;
+mod status;
 
+pub use elastic::Resizer;
 pub use log::Log;
 pub(crate) use message::encode;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
-    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Refusal, Request, Return,
+    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Pace, Refusal, Request, Return,
     WORKER_MESSAGE_BYTES, WorkerMessage, decode_coordinator_message, decode_introduction,
     decode_introduction_answer, decode_request, decode_worker_message,
 };
+pub use status::{MemberStatus, Standing, Status};
 
 use crate::{
     calibration,
@@ -28,8 +32,9 @@ use crate::{
     store::{Record, Store},
 };
 use door::{Arrival, Doorman};
+use elastic::Ask;
 use notes::{Kept, Notes};
-use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, WorkerId};
+use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, Worker, WorkerId};
 use paceline_sync::agreement::{Limits, Registrar, Summons};
 use roster::{Roster, Ticket};
 use std::{
@@ -87,6 +92,8 @@ pub struct CoordinatorConfig {
     pub log: Log,
     /// How many workers the job may have if they come and go; none if a lost one ends the job.
     pub elastic: Option<Limits>,
+    /// In an elastic job, who starts workers when more are wanted ([`Coordinator::resize`], or a worker's wish).
+    pub resizer: Option<Resizer>,
     /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
     pub quiet: bool,
 }
@@ -105,6 +112,7 @@ impl CoordinatorConfig {
             handshake_timeout: HANDSHAKE_TIMEOUT,
             log: Log::default(),
             elastic: None,
+            resizer: None,
             quiet: false,
         }
     }
@@ -169,6 +177,7 @@ impl Coordinator {
         }
         config.settings.validate()?;
         config.fusion.validate()?;
+        elastic::check(&config)?;
         let (job, registrar, store) = match store {
             None => (JobId::random()?, None, None),
             Some(mut store) => match store.load()? {
@@ -186,6 +195,7 @@ impl Coordinator {
             stop: AtomicBool::new(false),
             waker,
             progress: Mutex::new(Progress::Gathering { joined: 0 }),
+            asks: Mutex::default(),
             changed: Condvar::new(),
         });
         let (sender, arrivals) = sync_channel(ARRIVALS);
@@ -204,6 +214,7 @@ impl Coordinator {
             grace: registrar.is_some().then(|| Deadline::after(GRACE)),
             members: Vec::new(),
             registrar,
+            retired: Vec::new(),
             arrivals,
             wakened,
             shared: Arc::clone(&shared),
@@ -259,6 +270,8 @@ struct Shared {
     stop: AtomicBool,
     waker: Waker,
     progress: Mutex<Progress>,
+    /// What others want of the thread. Each waits for its answer, so there is one for each of them at most.
+    asks: Mutex<Vec<Ask>>,
     changed: Condvar,
 }
 
@@ -284,10 +297,30 @@ enum Phase {
 struct Member {
     channel: MessageChannel,
     name: String,
-    /// In the first view; none of one that came later.
-    ticket: Option<Ticket>,
-    /// Known from the moment the view is out.
-    id: Option<WorkerId>,
+    /// Its process on its host, if it said.
+    process: u32,
+    pace: Pace,
+    seat: Seat,
+}
+
+/// What a member is to the job.
+enum Seat {
+    /// The first view is not out.
+    Gathering(Ticket),
+    /// It came later, and is not ready to be invited.
+    Waiting(Worker),
+    /// In the view, invited to it, or back in the job.
+    Taken(WorkerId),
+}
+
+impl Member {
+    /// Who it is in views, if it takes part or has asked to.
+    fn id(&self) -> Option<WorkerId> {
+        match &self.seat {
+            Seat::Taken(id) => Some(*id),
+            Seat::Gathering(_) | Seat::Waiting(_) => None,
+        }
+    }
 }
 
 /// The coordinator's thread.
@@ -297,13 +330,15 @@ struct Service {
     roster: Roster,
     phase: Phase,
     deadline: Deadline,
-    /// At most `config.size`.
+    /// At most `config.size`, or [`MAXIMUM_WORKERS`] where they come and go.
     members: Vec<Member>,
     /// Once the first view is out.
     registrar: Option<Registrar>,
     notes: Notes,
     /// Until then those who are absent may come back.
     grace: Option<Deadline>,
+    /// Processes that were asked to leave. One number for each, over the whole job.
+    retired: Vec<u32>,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
     shared: Arc<Shared>,
@@ -341,6 +376,7 @@ impl Service {
             if self.notes.due().is_some() {
                 self.register(|_, _| {});
             }
+            self.answer_asks();
             let departed = self.serve(&entries[1..]);
             // From the back, so that the indices before stay right.
             for (index, fate) in departed.into_iter().rev() {
@@ -368,16 +404,19 @@ impl Service {
             Some(rank) => format!("worker {rank} at {from} on {}", join.host),
             None => format!("worker at {from} on {}", join.host),
         };
+        let process = join.process;
         let admitted = match &self.phase {
-            Phase::Gathering => self.roster.admit(join),
+            Phase::Gathering => self.roster.admit(join).map(Seat::Gathering),
+            Phase::Running if self.has_room() => Ok(self.seat_newcomer(join, &mut channel)),
             Phase::Running => Err(Refusal::JobFull { size: self.config.size }),
             Phase::Failed(refusal) => Err(refusal.clone()),
         };
         match admitted {
-            Ok(ticket) => {
+            Ok(seat) => {
                 keep_alive(&channel);
-                self.members.push(Member { channel, name, ticket: Some(ticket), id: None });
-                self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
+                let pace = Pace::default();
+                self.members.push(Member { channel, name, process, pace, seat });
+                self.tell_progress();
             }
             Err(refusal) => self.refuse(&mut channel, &name, refusal),
         }
@@ -391,7 +430,7 @@ impl Service {
     /// A worker of the job is connected again. What that means is the registrar's to say, once the worker has told it where
     /// it stands.
     fn take_back(&mut self, mut channel: MessageChannel, from: SocketAddr, back: Return) {
-        let Return { job, worker } = back;
+        let Return { job, worker, process } = back;
         let name = format!("worker with the number {} at {from}", worker.0);
         if job != self.job {
             let (ours, theirs) = (self.job.to_string(), job.to_string());
@@ -401,12 +440,13 @@ impl Service {
             return self.refuse(&mut channel, &name, Refusal::NotElastic);
         }
         // Its connection before is over, though that was not seen yet.
-        if let Some(index) = self.members.iter().position(|member| member.id == Some(worker)) {
+        if let Some(index) = self.members.iter().position(|member| member.id() == Some(worker)) {
             self.bury(index, Fate::Lost);
         }
         keep_alive(&channel);
-        self.members.push(Member { channel, name, ticket: None, id: Some(worker) });
-        self.shared.set_progress(Progress::Running { workers: self.members.len() });
+        let (pace, seat) = (Pace::default(), Seat::Taken(worker));
+        self.members.push(Member { channel, name, process, pace, seat });
+        self.tell_progress();
     }
 
     /// Whoever has not come back in time is lost.
@@ -445,17 +485,18 @@ impl Service {
             return;
         }
         for member in &mut self.members {
+            let Seat::Gathering(ticket) = &member.seat else { continue };
             // Members and seats come and go together.
-            let position = order.iter().position(|ticket| Some(*ticket) == member.ticket);
+            let position = order.iter().position(|seat| seat == ticket);
             let rank = Rank(position.expect("every member has a seat") as u32);
-            member.id = Some(view.workers[rank.index()].id);
+            member.seat = Seat::Taken(view.workers[rank.index()].id);
             let view = view.clone();
             let job = self.job.clone();
             tell(&mut member.channel, &CoordinatorMessage::Welcome { job, rank, view });
         }
         self.registrar = Some(registrar);
         self.phase = Phase::Running;
-        self.shared.set_progress(Progress::Running { workers: self.members.len() });
+        self.tell_progress();
     }
 
     fn give_up(&mut self) {
@@ -504,7 +545,7 @@ impl Service {
     /// A member said something; how it is gone, if that is what it means.
     fn hear(&mut self, index: usize, message: WorkerMessage) -> Option<Fate> {
         let failed = |reason: &str| Some(Fate::Failed { reason: reason.to_string() });
-        let id = self.members[index].id;
+        let id = self.members[index].id();
         match (message, id) {
             (WorkerMessage::Leave { fate }, _) => return Some(fate),
             (WorkerMessage::Join(_) | WorkerMessage::Return(_), _) => {
@@ -528,6 +569,9 @@ impl Service {
                 self.register(|registrar, out| registrar.hear(id, message, out));
             }
             (WorkerMessage::Agreement(_), None) => return failed("it has no view to change yet"),
+            (WorkerMessage::Enter, _) => return self.let_in(index),
+            (WorkerMessage::Resize { size }, _) => self.wish_for(index, size),
+            (WorkerMessage::Progress(pace), _) => self.members[index].pace = pace,
         }
         None
     }
@@ -556,7 +600,7 @@ impl Service {
 
     fn summon(&mut self, summons: Vec<Summons>) {
         for Summons { to, message } in summons {
-            if let Some(member) = self.members.iter_mut().find(|member| member.id == Some(to)) {
+            if let Some(member) = self.members.iter_mut().find(|member| member.id() == Some(to)) {
                 tell(&mut member.channel, &CoordinatorMessage::Agreement(message));
             }
         }
@@ -565,10 +609,12 @@ impl Service {
     /// A worker has gone: free its place, or tell the others.
     fn bury(&mut self, index: usize, fate: Fate) {
         let member = self.members.remove(index);
-        let Some(id) = member.id else {
-            member.ticket.into_iter().for_each(|ticket| self.roster.withdraw(ticket));
-            self.shared.set_progress(Progress::Gathering { joined: self.roster.joined() });
-            self.config.log.line(&format!("{} left before the job began: {fate}", member.name));
+        let Some(id) = member.id() else {
+            if let Seat::Gathering(ticket) = member.seat {
+                self.roster.withdraw(ticket);
+            }
+            self.tell_progress();
+            self.config.log.line(&format!("{} left before it took part: {fate}", member.name));
             return;
         };
         // Whoever is not in the view any more was spoken of when it left.
@@ -576,16 +622,24 @@ impl Service {
             if fate != Fate::Finished {
                 self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
             }
-            for other in &mut self.members {
+            for other in self.members.iter_mut().filter(|other| other.id().is_some()) {
                 tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
             }
         }
         self.register(|registrar, out| registrar.gone(id, out));
+        self.turn_away_if_over();
         let awaited = self.registrar.as_ref().is_some_and(|it| !it.absent().is_empty());
         match self.members.len() {
             0 if !awaited => self.end(),
-            workers => self.shared.set_progress(Progress::Running { workers }),
+            _ => self.tell_progress(),
         }
+    }
+
+    fn tell_progress(&self) {
+        self.shared.set_progress(match self.phase {
+            Phase::Gathering => Progress::Gathering { joined: self.roster.joined() },
+            _ => Progress::Running { workers: self.members.len() },
+        });
     }
 
     fn end(&mut self) {

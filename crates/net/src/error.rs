@@ -78,6 +78,46 @@ pub enum NetError {
     /// Start at least one worker.
     #[error("a job needs at least one worker; its size is 0: set WORLD_SIZE to 1 or more")]
     SizeZero,
+    /// Choose a number between the two, or other limits.
+    #[error("{size} workers are not within the limits of the job: {least} to {most}")]
+    SizeLimits {
+        /// The fewest.
+        least: usize,
+        /// The most.
+        most: usize,
+        /// What was asked for.
+        size: usize,
+    },
+    /// Choose a strategy that sums, such as `ring` or `auto`.
+    #[error(
+        "`{strategy}` does not leave the sum of all workers on each, so workers cannot come and go; choose `auto`, \
+         `ring` or another that sums"
+    )]
+    StrategyNotElastic {
+        /// Its name.
+        strategy: String,
+    },
+    /// Start the job as an elastic one, and wait until its workers have met.
+    #[error(
+        "the job does not run with workers that come and go; start it with --elastic, and let it begin"
+    )]
+    NotRunning,
+    /// End the program: nothing is lost, and nobody waits for it.
+    #[error("this worker was asked to leave, and has: its part in the job is done")]
+    Retired,
+    /// Start the job again if more is to be trained.
+    #[error("the job was over, or its coordinator gone, before this worker was let in")]
+    JobOver,
+    /// Start the job again from its last checkpoint.
+    #[error(
+        "all workers that had the state of the job are gone; start it again from its last checkpoint"
+    )]
+    StateLost,
+    /// Report it: bytes changed on their way, or memory was written while it was shared.
+    #[error(
+        "after the state was shared, workers hold different bytes; start the job again from its last checkpoint"
+    )]
+    StateDiffers,
     /// Start fewer workers.
     #[error("a job of {size} workers is more than the {limit} that one coordinator serves")]
     TooManyWorkers {

@@ -23,8 +23,8 @@ use crate::{
     secret::Secret,
 };
 use mesh::Place;
-use paceline_job::{Membership, Rank, Settings, View, WorkerId};
-use paceline_sync::agreement::Limits;
+use paceline_job::{Membership, Rank, Settings, View, ViewVersion, Worker, WorkerId};
+use paceline_sync::agreement::{Ballot, Limits};
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr, TcpListener},
@@ -109,6 +109,9 @@ pub struct Joined {
     pub(crate) candidate: Option<Candidate>,
     /// In an elastic job, what it takes to connect with others again.
     pub(crate) reunion: Option<Reunion>,
+    /// Where the job was running already: the latest view, which is without this worker. `view` is then of this worker
+    /// alone, and it takes part once it [enters](crate::Worker::enter).
+    pub(crate) underway: Option<View>,
 }
 
 /// What it takes to connect with the workers of another view.
@@ -128,9 +131,20 @@ impl Reunion {
         let connection =
             mesh::knock_once(&addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
         let mut control = ControlChannel::new(connection)?;
-        control.send(&WorkerMessage::Return(Return { job: self.job.clone(), worker }))?;
+        control.send(&WorkerMessage::Return(Return {
+            job: self.job.clone(),
+            worker,
+            process: std::process::id(),
+        }))?;
         Ok(control)
     }
+}
+
+/// How the coordinator answers a join.
+enum Answer {
+    Welcome(Place),
+    /// The job runs in this view, and this is what the worker is called in one to come.
+    Underway(JobId, WorkerId, View),
 }
 
 /// Join a job.
@@ -151,7 +165,7 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
         Some(settings) if candidate.is_none() => Some(host_coordinator(&config, settings.clone())?),
         _ => None,
     };
-    let (mut control, listener, place) = loop {
+    let (mut control, listener, answer) = loop {
         let addresses = match &coordinator {
             Some(coordinator) => vec![coordinator.address()],
             None => resolve_until(&rendezvous, deadline).map_err(at_coordinator)?,
@@ -167,6 +181,24 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
         }
     };
 
+    let place = match answer {
+        Answer::Welcome(place) => place,
+        Answer::Underway(job, id, underway) => {
+            let host = config.host.clone().unwrap_or_else(host_identity);
+            let worker = Worker { id, host, address: listener.local_addr()?.to_string() };
+            let view = View { version: ViewVersion(0), workers: vec![worker], ..underway.clone() };
+            return Ok(Joined {
+                rank: Rank(0),
+                view,
+                peers: vec![Vec::new()],
+                control,
+                coordinator,
+                candidate,
+                reunion: Some(Reunion { job, listener, config }),
+                underway: Some(underway),
+            });
+        }
+    };
     let deadline = Deadline::after(config.timeout);
     let later = match place.view.membership {
         Membership::Fixed => None,
@@ -174,9 +206,10 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     };
     let watch = |is_missing: &dyn Fn(Rank) -> bool| control.check_nobody_is_gone(is_missing);
     let peers = mesh::connect_all(&place, listener, &config, watch, deadline)?;
-    let Place { job, rank, view } = place;
+    let Place { job, rank, view, .. } = place;
     let reunion = later.map(|listener| Reunion { job, listener, config });
-    Ok(Joined { rank, view, peers, control, coordinator, candidate, reunion })
+    let underway = None;
+    Ok(Joined { rank, view, peers, control, coordinator, candidate, reunion, underway })
 }
 
 /// Ask the coordinator at one of these addresses to take part, and wait until everybody else has.
@@ -185,7 +218,7 @@ fn ask_to_join(
     config: &JoinConfig,
     interface: Option<IpAddr>,
     deadline: Deadline,
-) -> Result<(ControlChannel, TcpListener, Place)> {
+) -> Result<(ControlChannel, TcpListener, Answer)> {
     let JoinConfig { secret, encryption, .. } = config;
     let connection = mesh::knock(addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
     // The way to the coordinator is the way to the other workers, unless the user knows better.
@@ -199,12 +232,13 @@ fn ask_to_join(
         size: config.size,
         host: config.host.clone().unwrap_or_else(host_identity),
         address: listener.local_addr()?,
+        process: std::process::id(),
     };
     let mut control = ControlChannel::new(connection)?;
     // The coordinator's own time limit is the better judge: it knows who is missing.
     let patience = Deadline::after(deadline.remaining() + HANDSHAKE_TIMEOUT);
-    let place = control.ask(ask, patience)?;
-    Ok((control, listener, place))
+    let answer = control.ask(ask, patience)?;
+    Ok((control, listener, answer))
 }
 
 /// Where coordinators are found through etcd, stand for the seat.
@@ -373,14 +407,17 @@ impl ControlChannel {
     }
 
     /// Ask to take part, and wait until everybody else has.
-    fn ask(&mut self, join: Join, deadline: Deadline) -> Result<Place> {
+    fn ask(&mut self, join: Join, deadline: Deadline) -> Result<Answer> {
         self.channel
             .send(&encode(&WorkerMessage::Join(join)), deadline)
             .map_err(coordinator_gone)?;
         let awaited = "the other workers to join";
         let answer = self.channel.receive(awaited, deadline).map_err(coordinator_gone)?;
         match decode_coordinator_message(&answer)? {
-            CoordinatorMessage::Welcome { job, rank, view } => Ok(Place { job, rank, view }),
+            CoordinatorMessage::Welcome { job, rank, view } => {
+                Ok(Answer::Welcome(Place { job, rank, view, attempt: Ballot(0) }))
+            }
+            CoordinatorMessage::Underway { job, id, view } => Ok(Answer::Underway(job, id, view)),
             CoordinatorMessage::Refused(refusal) => Err(refusal.into()),
             CoordinatorMessage::Gone { .. } | CoordinatorMessage::Agreement(_) => {
                 Err(NetError::Malformed {

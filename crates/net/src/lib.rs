@@ -45,4 +45,4 @@ pub use runtime::{
 };
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
-pub use worker::{Measuring, Operation, Worker, WorkerConfig};
+pub use worker::{Entry as WorkerEntry, Measuring, Operation, Region, Worker, WorkerConfig};

@@ -2,10 +2,16 @@
 //!
 //! What happens between posting and ending is the [`Helm`]'s.
 
+mod elastic;
+mod share;
+
+pub use elastic::Entry;
+pub use share::Region;
+
 use crate::{
     buffer::SharedBuffer,
     calibration,
-    control::{Begun, Control, Proposal, Proposer},
+    control::{Begun, Control, Proposal, Proposer, Turn},
     coordinator::{Coordinator, Fate, WorkerMessage},
     element::Element,
     error::{NetError, Result},
@@ -18,7 +24,7 @@ use crate::{
         core::Core,
         crew::Crew,
         driver::{Driver, ReportSink},
-        helm::{Helm, lock},
+        helm::Helm,
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
         record::{Record, Recorder},
@@ -26,9 +32,10 @@ use crate::{
     },
     succession::Succession,
 };
-use paceline_job::{Dtype, Rank, ReduceOp, Settings, View, WorkerId};
+use elastic::Elastic;
+use paceline_job::{Dtype, Rank, ReduceOp, Settings, View};
 use paceline_sync::{
-    agreement::Change,
+    agreement::{Change, Participant},
     collective::Collective,
     engine::{Engine, Load},
     event::{OpError, OpId, Post},
@@ -134,18 +141,11 @@ pub struct Worker {
     metering: Option<Arc<Metering>>,
 }
 
-/// What a worker of an elastic job has besides.
-#[derive(Debug)]
-struct Elastic {
-    me: WorkerId,
-    succession: Succession,
-    accounts: Arc<Mutex<Vec<Account>>>,
-}
-
 impl Worker {
     /// Start running as the worker that joined.
     pub fn start(joined: Joined, config: WorkerConfig) -> Result<Worker> {
-        let Joined { rank, view, peers, control, coordinator, candidate, reunion } = joined;
+        let Joined { rank, view, peers, control, coordinator, candidate, reunion, underway } =
+            joined;
         let view = Arc::new(view);
         let store = mesh::create_store(&view, rank)?;
         let links = mesh::link(&view, rank, config.transport, peers, &store)?;
@@ -165,7 +165,14 @@ impl Worker {
         let local = view.workers.iter().filter(|worker| worker.host == *host).count();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let me = view.workers[rank.index()].id;
-        let control = Control::new(control, me, view.clone())?;
+        let newcomer = underway.is_some();
+        let control = Control::new(
+            control,
+            match underway {
+                Some(job) => Participant::newcomer(me, job),
+                None => Participant::new(me, view.clone()),
+            },
+        )?;
         let accounts = Arc::<Mutex<Vec<Account>>>::default();
         let mut driver = Driver::new(core, links, report);
         if reunion.is_some() {
@@ -190,7 +197,7 @@ impl Worker {
                 let succession =
                     Succession::start(me, helm.clone(), reunion, config.transport, accuse)?;
                 control.on_succession(Box::new(succession.sink()));
-                Some(Elastic { me, succession, accounts })
+                Some(Elastic::new(me, succession, accounts, newcomer))
             }
         };
         let (thread, rank) = (Some(thread), AtomicU32::new(rank.0));
@@ -249,12 +256,6 @@ impl Worker {
         }
     }
 
-    /// In an elastic job: what became of the samples of workers that were lost since this was last asked. Their steps
-    /// are told when this worker has recovered from the loss, which is before it has finished the step it is in.
-    pub fn take_losses(&self) -> Vec<Account> {
-        self.elastic.as_ref().map_or(Vec::new(), |it| std::mem::take(&mut *lock(&it.accounts)))
-    }
-
     /// What the engine carries right now.
     pub fn load(&self) -> Load {
         self.helm.with(|driver| driver.core().engine.load())
@@ -282,7 +283,7 @@ impl Worker {
         if let Some(elastic) = &self.elastic {
             return self.begin_elastic(elastic, step, settle);
         }
-        let begun = self.control.begin(step)?;
+        let Turn::Begun(begun) = self.control.begin(step)? else { return Err(NetError::Removed) };
         if begun.entered {
             settle();
             self.helm.with(|driver| driver.install(begun.view.clone()));
@@ -291,33 +292,6 @@ impl Worker {
             metering.begin_step(self, begun.step, &begun.view);
         }
         Ok(begun)
-    }
-
-    /// In an elastic job workers are at most two steps apart, and ranks change between steps only.
-    fn begin_elastic(
-        &self,
-        elastic: &Elastic,
-        step: Option<u64>,
-        settle: impl FnOnce(),
-    ) -> Result<Begun> {
-        let next = step.unwrap_or_else(|| self.control.next_step());
-        self.drive_until(None, |crew| crew.keeper().may_begin(next));
-        let mut begun = self.control.begin(Some(next))?;
-        if begun.entered {
-            settle();
-            self.helm.with(|driver| driver.install(begun.view.clone()));
-        }
-        self.helm.with(|driver| driver.crew().map(|crew| crew.keeper().begin(next)));
-        begun.view = self.view();
-        let rank = begun.view.rank_of(elastic.me).ok_or(NetError::Removed)?;
-        self.rank.store(rank.0, Ordering::Relaxed);
-        Ok(begun)
-    }
-
-    /// Drive until the operations of an elastic job are so far, or time is up.
-    fn drive_until(&self, deadline: Option<Instant>, is_so: impl Fn(&mut Crew) -> bool) {
-        let so_far = |driver: &mut Driver| driver.crew().is_none_or(&is_so);
-        self.helm.drive(deadline, || self.helm.with(so_far).then_some(()));
     }
 
     /// Propose other settings to all workers. They change between two steps that all workers take alike, soon after;

@@ -305,7 +305,7 @@ fn a_worker_that_leaves_early_frees_its_place() {
     drop(early);
     coordinator_has(&coordinator, 0);
     log.expect("worker 1 at 127.0.0.1:");
-    log.expect("left before the job began");
+    log.expect("left before it took part");
     finish([0, 1].map(|rank| start(worker(&coordinator, Some(rank)))).into_iter().collect());
 }
 

@@ -15,6 +15,7 @@ use paceline_net::{
     handshake::{self, Hello, Privacy, Purpose, Terms, decode_hello},
     join,
 };
+use paceline_sync::agreement::Ballot;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     io::Write,
@@ -253,6 +254,7 @@ fn a_peer_is_refused_by_name_unless_it_is_the_one_expected() {
         let introduction = Introduction {
             job: job.clone(),
             view: ViewVersion(version),
+            attempt: Ballot::default(),
             rank: Rank(rank),
             index: 0,
         };
@@ -316,8 +318,13 @@ fn a_second_peer_with_the_same_rank_is_refused() {
     let answers = [0, 1].map(|_| {
         let stream = TcpStream::connect(&view.workers[0].address).unwrap();
         let mut connection = handshake::initiate(stream, terms(&secret, Purpose::Peer)).unwrap();
-        let introduction =
-            Introduction { job: job.clone(), view: view.version, rank: Rank(1), index: 0 };
+        let introduction = Introduction {
+            job: job.clone(),
+            view: view.version,
+            attempt: Ballot::default(),
+            rank: Rank(1),
+            index: 0,
+        };
         let body = serde_json::to_vec(&introduction).unwrap();
         connection.stream.write_all(&framed(&body)).unwrap();
         let answer = decode_introduction_answer(&read_frame(&mut connection.stream)).unwrap();

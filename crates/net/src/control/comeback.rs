@@ -21,7 +21,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl Desk {
     /// Another connection in place of one that broke; none if there is no way back, or it is time to stop.
     pub(super) fn come_back(&self, wakened: &Wakened) -> Option<ControlChannel> {
-        let comeback = self.comeback.get();
+        // Whoever was not let in yet has nothing to come back to.
+        let inside = self.state().participant.view().size() > 0;
+        let comeback = self.comeback.get().filter(|_| inside);
         self.disconnect(comeback.is_some());
         let comeback = comeback?;
         let away = Deadline::after(AWAY);

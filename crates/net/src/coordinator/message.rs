@@ -4,7 +4,7 @@
 
 use crate::error::{NetError, Result};
 use paceline_job::{Link, Measured, Rank, View, ViewVersion, WorkerId};
-use paceline_sync::agreement::{ToParticipant, ToRegistrar};
+use paceline_sync::agreement::{Ballot, ToParticipant, ToRegistrar};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -58,6 +58,9 @@ pub struct Join {
     pub host: String,
     /// Where it accepts connections from its peers.
     pub address: SocketAddr,
+    /// Its process on that host, for whoever started it.
+    #[serde(default)]
+    pub process: u32,
 }
 
 /// How a worker's part in the job ended.
@@ -94,6 +97,9 @@ pub struct Return {
     pub job: JobId,
     /// Who it is there.
     pub worker: WorkerId,
+    /// Its process on its host.
+    #[serde(default)]
+    pub process: u32,
 }
 
 /// What a worker wants, in its first message.
@@ -117,11 +123,30 @@ pub enum WorkerMessage {
     Measured(Measured),
     /// Its part in agreeing on the next view.
     Agreement(ToRegistrar),
+    /// It came to a running job, and is ready to take part.
+    Enter,
+    /// Its program wants the job to have so many workers.
+    Resize {
+        /// So many.
+        size: usize,
+    },
+    /// How far it is; now and then, for people.
+    Progress(Pace),
     /// It will send nothing more.
     Leave {
         /// Why.
         fate: Fate,
     },
+}
+
+/// How far a worker is, and how fast it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pace {
+    /// The step it is in.
+    pub step: u64,
+    /// Steps in a second, lately.
+    pub rate: f64,
 }
 
 /// From the coordinator to a worker. The first is an answer to its [`Join`].
@@ -135,6 +160,15 @@ pub enum CoordinatorMessage {
         /// The receiver's place in the view.
         rank: Rank,
         /// The first view.
+        view: View,
+    },
+    /// The job runs, and has room: the receiver is invited once it says that it is [ready](WorkerMessage::Enter).
+    Underway {
+        /// The job.
+        job: JobId,
+        /// The receiver's name in views to come.
+        id: WorkerId,
+        /// The latest view, which is without the receiver.
         view: View,
     },
     /// The receiver may not take part; the connection closes.
@@ -213,6 +247,9 @@ pub struct Introduction {
     pub job: JobId,
     /// The view it knows.
     pub view: ViewVersion,
+    /// The attempt to agree on that view which it gathers for; none where it needed no agreement.
+    #[serde(default)]
+    pub attempt: Ballot,
     /// Its rank there.
     pub rank: Rank,
     /// Which of its connections to the receiver this is.
@@ -248,7 +285,15 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             let reason = reason.chars().take(REASON_CHARACTERS).collect();
             Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
         }
-        message @ (WorkerMessage::Leave { .. } | WorkerMessage::Return(_)) => Ok(message),
+        WorkerMessage::Resize { size } if size == 0 || size > MAXIMUM_WORKERS => {
+            let problem = format!("{size} workers");
+            Err(NetError::Malformed { what: "wish for another size", problem })
+        }
+        message @ (WorkerMessage::Leave { .. }
+        | WorkerMessage::Return(_)
+        | WorkerMessage::Enter
+        | WorkerMessage::Resize { .. }
+        | WorkerMessage::Progress(_)) => Ok(message),
     }
 }
 
@@ -257,19 +302,22 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request> {
     match decode_worker_message(bytes)? {
         WorkerMessage::Join(join) => Ok(Request::Join(join)),
         WorkerMessage::Return(back) => Ok(Request::Return(back)),
-        WorkerMessage::Measured(_) | WorkerMessage::Agreement(_) | WorkerMessage::Leave { .. } => {
-            Err(NetError::Malformed {
-                what: "join",
-                problem: "the first message must ask to take part".to_string(),
-            })
-        }
+        _ => Err(NetError::Malformed {
+            what: "join",
+            problem: "the first message must ask to take part".to_string(),
+        }),
     }
 }
 
 /// Read what the coordinator says.
 pub fn decode_coordinator_message(bytes: &[u8]) -> Result<CoordinatorMessage> {
     let message = decode(bytes, "coordinator's message")?;
-    if let CoordinatorMessage::Welcome { rank, view, .. } = &message {
+    let given = match &message {
+        CoordinatorMessage::Welcome { rank, view, .. } => Some((view, *rank)),
+        CoordinatorMessage::Underway { view, .. } => Some((view, Rank(0))),
+        _ => None,
+    };
+    if let Some((view, rank)) = given {
         let problem = if view.size() > MAXIMUM_WORKERS {
             Some(format!("a view of {} workers", view.size()))
         } else if rank.index() >= view.size() {
@@ -338,7 +386,7 @@ fn checked(join: Join) -> Result<Join> {
 mod tests {
     use super::*;
     use paceline_job::{ByteSize, Settings};
-    use paceline_sync::agreement::{Agreed, Ballot, Change, MAXIMUM_STEP, Objection};
+    use paceline_sync::agreement::{Agreed, Change, MAXIMUM_STEP, Objection};
 
     fn join(host: &str) -> WorkerMessage {
         WorkerMessage::Join(Join {
@@ -346,6 +394,7 @@ mod tests {
             size: None,
             host: host.to_string(),
             address: "127.0.0.1:4000".parse().unwrap(),
+            process: 1,
         })
     }
 
@@ -368,7 +417,11 @@ mod tests {
     fn messages_survive_the_wire() {
         for message in [
             join("a"),
-            WorkerMessage::Return(Return { job: JobId::random().unwrap(), worker: WorkerId(3) }),
+            WorkerMessage::Return(Return {
+                job: JobId::random().unwrap(),
+                worker: WorkerId(3),
+                process: 7,
+            }),
             WorkerMessage::Measured(measured("1gbit", 20_000)),
             WorkerMessage::Measured(Measured::default()),
             WorkerMessage::Agreement(propose(Settings::default(), 7)),

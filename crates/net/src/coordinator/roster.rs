@@ -133,6 +133,7 @@ mod tests {
             size: None,
             host: host.to_string(),
             address: "127.0.0.1:4000".parse().unwrap(),
+            process: 1,
         }
     }
 

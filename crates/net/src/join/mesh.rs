@@ -19,6 +19,7 @@ use crate::{
     secret::Secret,
 };
 use paceline_job::{Rank, View};
+use paceline_sync::agreement::Ballot;
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -46,6 +47,8 @@ pub(crate) struct Place {
     pub(crate) job: JobId,
     pub(crate) rank: Rank,
     pub(crate) view: View,
+    /// What all gather for, where they do: connections of another attempt at the same view are not this one's.
+    pub(crate) attempt: Ballot,
 }
 
 /// Connect with everybody; the result is indexed by rank, empty for ourselves. Again and again `watch` is told who is
@@ -73,6 +76,7 @@ pub(crate) fn connect_all(
         encryption: config.encryption,
         job: place.job.clone(),
         view: place.view.version,
+        attempt: place.attempt,
         table: Mutex::new(Table::new(place.rank, size, per_peer)),
         events: sender.clone(),
     };
@@ -161,6 +165,7 @@ struct Host {
     encryption: Encryption,
     job: JobId,
     view: paceline_job::ViewVersion,
+    attempt: Ballot,
     table: Mutex<Table>,
     events: SyncSender<Event>,
 }
@@ -211,7 +216,7 @@ impl Host {
                 theirs: introduction.job.to_string(),
             });
         }
-        if introduction.view != self.view {
+        if (introduction.view, introduction.attempt) != (self.view, self.attempt) {
             return Err(Refusal::OtherView { ours: self.view, theirs: introduction.view });
         }
         // A table is changed by single assignments: a panic cannot leave half of one.
@@ -227,6 +232,7 @@ struct Guest {
     job: JobId,
     view: View,
     rank: Rank,
+    attempt: Ballot,
     per_peer: usize,
     deadline: Deadline,
 }
@@ -239,6 +245,7 @@ impl Guest {
             job: place.job.clone(),
             view: place.view.clone(),
             rank: place.rank,
+            attempt: place.attempt,
             per_peer: config.connections,
             deadline,
         })
@@ -270,8 +277,13 @@ impl Guest {
         let connection =
             knock(&[address], &self.secret, Purpose::Peer, self.encryption, self.deadline)?;
         let mut channel = MessageChannel::new(connection, INTRODUCTION_BYTES)?;
-        let introduction =
-            Introduction { job: self.job.clone(), view: self.view.version, rank: self.rank, index };
+        let introduction = Introduction {
+            job: self.job.clone(),
+            view: self.view.version,
+            attempt: self.attempt,
+            rank: self.rank,
+            index,
+        };
         channel.send(&encode(&introduction), self.deadline)?;
         let answer = channel.receive("an answer to our introduction", self.deadline)?;
         match decode_introduction_answer(&answer)? {

@@ -30,6 +30,8 @@ pub(crate) struct Crew {
     orders: VecDeque<Order>,
     lost: LostSink,
     accounts: Arc<Mutex<Vec<Account>>>,
+    /// Whether this worker takes no further part: then nothing that is open comes to its end.
+    dismissed: bool,
 }
 
 struct Lent {
@@ -78,6 +80,7 @@ impl Crew {
             orders: VecDeque::new(),
             lost,
             accounts,
+            dismissed: false,
         }
     }
 
@@ -87,7 +90,12 @@ impl Crew {
 
     /// Whether nothing is in progress.
     pub(crate) fn is_idle(&self) -> bool {
-        self.keeper.is_idle()
+        self.dismissed || self.keeper.is_idle()
+    }
+
+    /// Whether a step may begin, as far as operations are concerned.
+    pub(crate) fn may_begin(&self, step: u64) -> bool {
+        self.dismissed || self.keeper.may_begin(step)
     }
 
     pub(crate) fn tell_lost(&self, view: &View, peer: Rank) {
@@ -130,8 +138,15 @@ impl Crew {
         self.keep(|keeper, out| keeper.succeed(view, |op| engine.finals(op), out));
     }
 
+    /// Others are in the view from this step on, and nothing is in progress.
+    pub(crate) fn replace(&mut self, view: Arc<View>, step: u64) {
+        self.exchanges.clear();
+        self.keep(|keeper, out| keeper.replace(view, step, out));
+    }
+
     /// This worker takes no further part: everything fails.
     pub(crate) fn dismiss(&mut self, error: impl Fn() -> Outcome) -> Vec<Task> {
+        self.dismissed = true;
         self.retained.clear();
         let lent = std::mem::take(&mut self.lent);
         lent.into_values().map(|lent| Task::Over(lent.completion, error())).collect()

@@ -2,20 +2,23 @@
 //! has come, performs what the engine asks for, and sends what can go. It never blocks; whoever owns
 //! the driver decides when to sleep.
 
+mod views;
+
+pub(crate) use views::Rigging;
+
 use super::{
     carried::Counting,
     core::Core,
     crew::{Crew, Task},
-    memory::{self, Memory, OpMemory, Store},
+    memory::{self, OpMemory},
     segment::Segment,
     shm::{AsleepWord, Copies, ShmLink},
     tcp::{End, TcpLink},
     trace::EngineSource,
 };
 use crate::handle::Completion;
-use paceline_job::{Rank, Time, View, ViewVersion};
+use paceline_job::{Rank, Time, ViewVersion};
 use paceline_sync::{
-    engine::Engine,
     event::{Action, Event, Loc, OpError, OpId, Payload, Post, Report},
     frame::{Header, Kind, OpKey},
     scheduler::peer_in_turn,
@@ -122,42 +125,6 @@ impl Driver {
         self.crew.as_mut()
     }
 
-    /// In an elastic job: another view is in force, with other links, and what was in progress is recovered there.
-    pub(crate) fn succeed(&mut self, engine: Engine, links: Vec<Option<Link>>, store: Arc<Store>) {
-        let view = engine.view().clone();
-        let before = std::mem::replace(&mut self.core.engine, engine);
-        self.asleep = AsleepWord::of(&store.segment);
-        // The links go first: nothing may be read into memory that is named no longer.
-        self.links = links;
-        self.core.memory = Memory::new(store);
-        self.core.actions.clear();
-        self.core.receipts.clear();
-        self.copies = Copies::default();
-        self.departed.clear();
-        self.delivered.clear();
-        self.frozen = false;
-        if let Some(crew) = &mut self.crew {
-            crew.succeed(view, &before);
-        }
-        self.core.look_at_clock();
-        self.perform();
-        self.flush();
-    }
-
-    /// In an elastic job: this worker takes no further part.
-    pub(crate) fn dismiss(&mut self, reason: &str) {
-        self.frozen = true;
-        self.links.iter_mut().for_each(|link| drop(link.take()));
-        let peer = self.core.engine.rank();
-        let failed = || {
-            let (name, reason) = ("all".into(), reason.to_string());
-            Err(Arc::new(OpError::PeerLost { name, peer, reason }))
-        };
-        for task in self.crew.as_mut().map_or(Vec::new(), |crew| crew.dismiss(failed)) {
-            self.obey(task);
-        }
-    }
-
     pub(crate) fn core(&mut self) -> &mut Core {
         &mut self.core
     }
@@ -202,15 +169,6 @@ impl Driver {
         self.core.feed(Event::Post(Box::new(post)));
         self.perform();
         self.flush();
-    }
-
-    pub(crate) fn install(&mut self, view: Arc<View>) {
-        if let Some(crew) = &mut self.crew {
-            crew.keeper().adopt(view.clone());
-        }
-        self.core.look_at_clock();
-        self.core.feed(Event::View(view));
-        self.perform();
     }
 
     /// One turn. Says whether anything happened.

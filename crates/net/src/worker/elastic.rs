@@ -1,0 +1,196 @@
+//! A worker of a job whose workers come and go: how it enters a running job, how steps begin where others come or go
+//! before them, and what it is told of those who are gone.
+
+use super::Worker;
+use crate::{
+    control::{Begun, Turn},
+    coordinator::WorkerMessage,
+    error::{NetError, Result},
+    runtime::{crew::Crew, driver::Driver, helm::lock},
+    succession::Succession,
+};
+use paceline_job::{View, WorkerId};
+use paceline_sync::{agreement::Ballot, recovery::Account};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+/// What a worker of an elastic job has besides.
+#[derive(Debug)]
+pub(super) struct Elastic {
+    me: WorkerId,
+    pub(super) succession: Succession,
+    accounts: Arc<Mutex<Vec<Account>>>,
+    /// Whether it has not entered yet.
+    outside: AtomicBool,
+    /// Whether others entered with the step that it is in.
+    newcomers: AtomicBool,
+}
+
+impl Elastic {
+    pub(super) fn new(
+        me: WorkerId,
+        succession: Succession,
+        accounts: Arc<Mutex<Vec<Account>>>,
+        outside: bool,
+    ) -> Elastic {
+        let (outside, newcomers) = (AtomicBool::new(outside), AtomicBool::new(false));
+        Elastic { me, succession, accounts, outside, newcomers }
+    }
+}
+
+/// Where a worker that came to a running job takes part from.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// It is in this step now, as all others are.
+    pub step: u64,
+    /// With these workers.
+    pub view: Arc<View>,
+}
+
+impl Worker {
+    /// Whether workers of the job may come and go.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic.is_some()
+    }
+
+    /// Whether this worker came to a running job and has not [entered](Worker::enter) it. Until then it is alone: rank 0
+    /// of one.
+    pub fn is_outside(&self) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.outside.load(Ordering::Relaxed))
+    }
+
+    /// Enter the running job: returns when all others have come to the step that this worker takes part from. They wait
+    /// there for it, so prepare everything before; what they have, and this worker lacks, comes with [`Worker::share`],
+    /// which all call next.
+    pub fn enter(&self) -> Result<Entry> {
+        let Some(elastic) = self.elastic.as_ref().filter(|_| self.is_outside()) else {
+            return Err(NetError::NotRunning);
+        };
+        self.control.ask_to_enter();
+        let begun = self.begin_elastic(elastic, None, || ())?;
+        elastic.outside.store(false, Ordering::Relaxed);
+        Ok(Entry { step: begun.step, view: begun.view })
+    }
+
+    /// Whether workers entered the job with the step that this worker is in: then all [share](Worker::share) the state
+    /// before anything else.
+    pub fn has_newcomers(&self) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.newcomers.load(Ordering::Relaxed))
+    }
+
+    /// Ask for another number of workers: those that are too many leave, and more are started where somebody can start
+    /// them. Each is a change of members at some step soon after.
+    pub fn propose_members(&self, size: usize) -> Result<()> {
+        if self.elastic.is_none() {
+            return Err(NetError::NotRunning);
+        }
+        self.control.remark(WorkerMessage::Resize { size });
+        Ok(())
+    }
+
+    /// In an elastic job: what became of the samples of workers that this worker's program takes part without since the
+    /// step that it is in, or an earlier one. Asked after each beginning of a step, it is told in the same step on all
+    /// workers ([`Account::since`]).
+    pub fn take_losses(&self) -> Vec<Account> {
+        let Some(elastic) = &self.elastic else { return Vec::new() };
+        let known = self.view();
+        let mut accounts = lock(&elastic.accounts);
+        let due =
+            |account: &mut Account| account.gone.iter().all(|id| known.rank_of(*id).is_none());
+        accounts.extract_if(.., due).collect()
+    }
+
+    /// Workers are at most two steps apart, and ranks change between steps only.
+    pub(super) fn begin_elastic(
+        &self,
+        elastic: &Elastic,
+        step: Option<u64>,
+        settle: impl FnOnce(),
+    ) -> Result<Begun> {
+        let mut settle = Some(settle);
+        // Each turn begins a step or gathers for a view that was agreed on; waits are bounded there.
+        loop {
+            let next = step.unwrap_or_else(|| self.control.next_step());
+            self.drive_until(None, |crew| crew.may_begin(next));
+            let wanted = if self.is_outside() { None } else { Some(next) };
+            match self.control.begin(wanted)? {
+                Turn::Gather(ballot) => {
+                    if let Some(settle) = settle.take() {
+                        settle();
+                    }
+                    self.gather(elastic, ballot);
+                }
+                Turn::Begun(begun) => {
+                    if let Some(settle) = settle.take().filter(|_| begun.entered) {
+                        settle();
+                    }
+                    return self.put_in_force(elastic, begun);
+                }
+            }
+        }
+    }
+
+    /// Be idle and connected, and say so; or find that it came to nothing.
+    fn gather(&self, elastic: &Elastic, ballot: Ballot) {
+        let limit = self.view().settings.timeout;
+        if elastic.succession.is_rigged(ballot, limit) {
+            // A loss before may be recovered from only now: connections of that view came first.
+            self.drive_until(None, |crew| crew.is_idle());
+            self.control.gathered(ballot);
+        }
+    }
+
+    fn put_in_force(&self, elastic: &Elastic, mut begun: Begun) -> Result<Begun> {
+        let (step, view) = (begun.step, begun.view.clone());
+        let known = self.helm.with(|driver| driver.crew().map(|crew| crew.keeper().view().clone()));
+        let same = known.as_ref().is_none_or(|known| known.ids().eq(view.ids()));
+        let is_new = |id: WorkerId| known.as_ref().is_some_and(|known| known.rank_of(id).is_none());
+        elastic.newcomers.store(begun.entered && view.ids().any(is_new), Ordering::Relaxed);
+        if begun.entered && !same {
+            let rigging = elastic.succession.take_rigging(&view);
+            let rigging = rigging.ok_or(NetError::Removed)?;
+            // At once, so that nothing that follows this view comes in between.
+            self.helm.with(|driver| {
+                driver.replace(rigging, step);
+                begin(driver, step);
+            });
+            self.helm.stir();
+            self.control.entered();
+        } else {
+            if begun.entered {
+                self.install(&view);
+            }
+            self.helm.with(|driver| begin(driver, step));
+        }
+        begun.view = self.view();
+        let rank = begun.view.rank_of(elastic.me).ok_or(NetError::Removed)?;
+        self.rank.store(rank.0, Ordering::Relaxed);
+        Ok(begun)
+    }
+
+    /// Other settings for the workers that were left when it was agreed: if the driver is not as far, it gets there.
+    fn install(&self, view: &Arc<View>) {
+        let overtaken = || self.control.view().version > view.version;
+        self.drive_until(None, |crew| {
+            crew.keeper().view().version.0 + 1 >= view.version.0 || overtaken()
+        });
+        self.helm.with(|driver| driver.install(view.clone()));
+    }
+
+    /// Drive until the operations of an elastic job are so far, or time is up.
+    pub(super) fn drive_until(&self, deadline: Option<Instant>, is_so: impl Fn(&mut Crew) -> bool) {
+        let so_far = |driver: &mut Driver| driver.crew().is_none_or(&is_so);
+        self.helm.drive(deadline, || self.helm.with(so_far).then_some(()));
+    }
+}
+
+fn begin(driver: &mut Driver, step: u64) {
+    if let Some(crew) = driver.crew() {
+        crew.keeper().begin(step);
+    }
+}

@@ -1,0 +1,294 @@
+//! Workers that come to a running job and leave it, as real processes: they get the state from those who have it, all end
+//! with equal parameters, and every sample of the epoch is trained on once, also where somebody is killed at the worst
+//! moment. The processes are this very program, asked for its one ignored test.
+
+mod elastic_support;
+
+use elastic_support::Process;
+use paceline_job::{ReduceOp, View, WorkerId};
+use paceline_net::{
+    JoinConfig, Log, NetError, Region, Secret, Transport, Worker, WorkerConfig,
+    coordinator::{Coordinator, CoordinatorConfig, Standing},
+    join,
+};
+use paceline_sync::{
+    agreement::Limits,
+    sampler::{Deal, Position, Sampler, Shuffle},
+};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+const PARAMETERS: usize = 400_000;
+const SAMPLES: u64 = 3000;
+const BATCH: u64 = 6;
+
+/// A training program, as somebody would write it.
+struct Program {
+    worker: Worker,
+    parameters: Vec<f32>,
+    sampler: Sampler,
+    /// The last deals, with their steps and whom they were for.
+    deals: Vec<(u64, Deal, Vec<WorkerId>)>,
+}
+
+impl Program {
+    /// Those who came get the state. The position's length is not known beforehand.
+    fn share(&mut self, has_state: bool) {
+        let Position { epoch, dealt, returned } = self.sampler.position().clone();
+        let mut head = [epoch, dealt, returned.len() as u64];
+        // SAFETY: memory of our own, untouched until it returns.
+        unsafe { self.worker.share("head", &[region(&mut head)], has_state) }.unwrap();
+        let mut ranges: Vec<u64> = returned.iter().flat_map(|it| [it.start, it.end]).collect();
+        ranges.resize(2 * head[2] as usize, 0);
+        let regions = [region(&mut ranges), region(&mut self.parameters)];
+        // SAFETY: as above.
+        unsafe { self.worker.share("state", &regions, has_state) }.unwrap();
+        let returned = ranges.chunks(2).map(|pair| pair[0]..pair[1]).collect();
+        self.sampler.restore(Position { epoch: head[0], dealt: head[1], returned }).unwrap();
+    }
+
+    /// What lost workers had and nobody trained on goes back.
+    fn take_back(&mut self) {
+        for account in self.worker.take_losses() {
+            for (step, deal, ids) in &self.deals {
+                for id in account.gone.iter().filter(|id| !account.is_consumed(**id, *step)) {
+                    if let Some(rank) = ids.iter().position(|it| it == id) {
+                        println!("back {step} {id}");
+                        self.sampler.give_back(deal, &[rank]).unwrap();
+                    }
+                }
+            }
+        }
+    }
+
+    fn deal(&mut self, step: u64, view: &View) -> bool {
+        let batches = vec![BATCH; view.size()];
+        let Some(deal) = self.sampler.deal(&batches).unwrap() else { return false };
+        let rank = self.worker.rank().index();
+        let samples: Vec<String> = deal.of(rank).map(|it| it.to_string()).collect();
+        let me = view.workers[rank].id;
+        println!("dealt {step} {me} {}", samples.join(","));
+        self.deals.push((step, deal, view.ids().collect()));
+        self.deals.retain(|(of, ..)| of + 3 > step);
+        true
+    }
+
+    fn train(&mut self, step: u64, view: &Arc<View>) {
+        let me = view.workers[self.worker.rank().index()].id.0;
+        let mut gradient: Vec<f32> =
+            (0..PARAMETERS).map(|at| (at as u64 % 13 + me + step) as f32).collect();
+        self.worker.all_reduce("gradient", &mut gradient, ReduceOp::Average).unwrap();
+        for (parameter, gradient) in self.parameters.iter_mut().zip(&gradient) {
+            *parameter = 0.5 * *parameter + gradient;
+        }
+    }
+}
+
+fn region<T>(values: &mut [T]) -> Region {
+    (values.as_mut_ptr().cast(), size_of_val(values))
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn worker_that_comes_and_goes() {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
+    let joined = join(JoinConfig::new(variable("JOB_ADDRESS"), secret)).unwrap();
+    let transport = match variable("JOB_TRANSPORT").as_str() {
+        "tcp" => Transport::Tcp,
+        _ => Transport::Auto,
+    };
+    let worker =
+        Worker::start(joined, WorkerConfig { transport, ..WorkerConfig::default() }).unwrap();
+    let die_at = variable("JOB_DIE");
+    let (parameters, sampler) = (vec![1.0; PARAMETERS], Sampler::new(SAMPLES, Shuffle::Seeded(1)));
+    let mut program = Program { worker, parameters, sampler, deals: Vec::new() };
+    let mut step = 0;
+    let mut entered = false;
+    println!("ready");
+    if program.worker.is_outside() {
+        program.parameters.fill(0.0);
+        let entry = program.worker.enter().unwrap();
+        println!("entered {}", entry.step);
+        if die_at == "entered" {
+            std::process::abort();
+        }
+        (step, entered) = (entry.step, true);
+        program.share(false);
+    }
+    loop {
+        let view = match entered {
+            true => program.worker.view(),
+            false => match program.worker.begin_step(step) {
+                Ok(view) => view,
+                Err(NetError::Retired) => return println!("retired at {step}"),
+                Err(error) => panic!("{error}"),
+            },
+        };
+        println!("step {step} of {} with {}", program.worker.rank(), view.size());
+        program.take_back();
+        if program.worker.has_newcomers() && !entered {
+            if die_at == "sharing" {
+                std::process::abort();
+            }
+            program.share(true);
+        }
+        entered = false;
+        if !program.deal(step, &view) {
+            // All are here, so nothing of the last step can come back after the next beginning.
+            program.worker.barrier("end").unwrap();
+            step += 1;
+            program.worker.begin_step(step).unwrap();
+            program.take_back();
+            if program.sampler.left() == 0 {
+                break;
+            }
+            step += 1;
+            continue;
+        }
+        program.train(step, &view);
+        step += 1;
+    }
+    let mut hasher = DefaultHasher::new();
+    program.parameters.iter().for_each(|value| value.to_bits().hash(&mut hasher));
+    drop(program);
+    println!("parameters {:016x}", hasher.finish());
+}
+
+/// A job of real processes.
+struct Job {
+    coordinator: Coordinator,
+    secret: Secret,
+    transport: &'static str,
+    processes: Vec<Process>,
+}
+
+impl Job {
+    fn start(workers: usize, transport: &'static str) -> Job {
+        Job::of(&vec![""; workers], transport)
+    }
+
+    /// Each worker with the moment at which it dies, if it does.
+    fn of(workers: &[&str], transport: &'static str) -> Job {
+        let secret = Secret::random().unwrap();
+        let coordinator = Coordinator::start(CoordinatorConfig {
+            elastic: Some(Limits::default()),
+            log: Log::silent(),
+            ..CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), workers.len(), secret.clone())
+        })
+        .unwrap();
+        let mut job = Job { coordinator, secret, transport, processes: Vec::new() };
+        workers.iter().for_each(|die_at| job.add(die_at));
+        job
+    }
+
+    fn add(&mut self, die_at: &str) {
+        let variables = [("JOB_TRANSPORT", self.transport), ("JOB_DIE", die_at)];
+        let address = self.coordinator.address().to_string();
+        let test = "worker_that_comes_and_goes";
+        self.processes.push(Process::start(test, &address, &self.secret, &variables));
+    }
+
+    /// Read on until the first process comes to a step.
+    fn reach(&mut self, step: u64) {
+        self.processes[0].read_until(&format!("step {step} ")).unwrap();
+    }
+
+    /// Let all end, and see that those who finished are so many, with equal parameters, and every sample counted once.
+    fn finish(mut self, finished: usize) -> Vec<Vec<String>> {
+        let ends: Vec<Option<String>> =
+            self.processes.iter_mut().map(|process| process.read_until("parameters ")).collect();
+        let said: Vec<Vec<String>> = self.processes.iter().map(|it| it.said.clone()).collect();
+        let ends: Vec<String> = ends.into_iter().flatten().collect();
+        assert_eq!(ends.len(), finished, "{said:#?}");
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        let lines = said.iter().flatten();
+        let back: Vec<&str> = lines.clone().filter_map(|line| line.strip_prefix("back ")).collect();
+        let mut counts: BTreeMap<u64, usize> = (0..SAMPLES).map(|sample| (sample, 0)).collect();
+        for line in lines.filter_map(|line| line.strip_prefix("dealt ")) {
+            let (of, samples) = line.rsplit_once(' ').unwrap();
+            if !back.contains(&of) {
+                let samples = samples.split(',').map(|sample| sample.parse::<u64>().unwrap());
+                samples.for_each(|sample| *counts.entry(sample).or_default() += 1);
+            }
+        }
+        let wrong: Vec<_> = counts.iter().filter(|(_, count)| **count != 1).collect();
+        assert!(wrong.is_empty(), "samples and how often: {wrong:?}, back: {back:?}");
+        said
+    }
+}
+
+/// Whether some process had a step with so many workers.
+fn was(said: &[Vec<String>], size: usize) -> bool {
+    let end = format!(" with {size}");
+    said.iter().flatten().any(|line| line.starts_with("step ") && line.ends_with(&end))
+}
+
+#[test]
+fn a_newcomer_gets_the_state_and_all_end_with_equal_parameters_and_every_sample_once() {
+    for transport in ["auto", "tcp"] {
+        let mut job = Job::start(2, transport);
+        job.reach(5);
+        job.add("");
+        job.reach(20);
+        let said = job.finish(3);
+        assert!(was(&said, 3));
+    }
+}
+
+#[test]
+fn workers_that_are_asked_to_leave_finish_their_step_and_the_others_go_on() {
+    let mut job = Job::start(4, "auto");
+    job.reach(10);
+    job.coordinator.resize(2).unwrap();
+    let retired = job.coordinator.retired().unwrap();
+    assert_eq!(retired.len(), 2);
+    let said = job.finish(2);
+    assert!(was(&said, 2));
+    let retired = said.iter().flatten().filter(|line| line.contains("retired at"));
+    assert_eq!(retired.count(), 2, "{said:#?}");
+}
+
+#[test]
+fn a_newcomer_that_is_killed_as_it_enters_is_not_missed() {
+    let mut job = Job::start(3, "auto");
+    job.reach(5);
+    job.add("entered");
+    let said = job.finish(3);
+    assert!(was(&said, 4), "it entered: {said:#?}");
+}
+
+#[test]
+fn a_state_that_loses_a_sender_comes_from_the_others() {
+    let mut job = Job::of(&["", "", "sharing"], "auto");
+    job.reach(5);
+    job.add("");
+    let said = job.finish(3);
+    assert!(was(&said, 4) && was(&said, 3), "{said:#?}");
+}
+
+#[test]
+fn the_coordinator_says_how_the_job_stands() {
+    let mut job = Job::start(2, "auto");
+    job.reach(3);
+    let status = job.coordinator.status().unwrap();
+    let ranks: Vec<Option<u32>> = status.members.iter().map(|member| member.rank).collect();
+    assert_eq!(ranks, [Some(0), Some(1)]);
+    assert!(status.members.iter().all(|member| member.standing == Standing::Working));
+    let error = job.coordinator.resize(0).unwrap_err().to_string();
+    assert!(error.contains("limits"), "{error}");
+    job.finish(2);
+}
+
+#[test]
+fn an_elastic_job_refuses_strategies_that_do_not_sum() {
+    let mut config =
+        CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), 2, Secret::random().unwrap());
+    config.elastic = Some(Limits::default());
+    config.settings.strategy = paceline_job::StrategyChoice("gossip".to_string());
+    let error = Coordinator::start(config).unwrap_err();
+    assert!(matches!(error, NetError::StrategyNotElastic { .. }), "{error}");
+}
