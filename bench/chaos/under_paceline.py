@@ -1,0 +1,47 @@
+"""The task under Paceline's elastic jobs: survivors finish the step that a worker is lost in, and one that comes gets the state of
+the others."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import task
+import torch
+
+import paceline.torch as pl
+from paceline import world
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--folder", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    log = task.Log(options.folder)
+    pl.init()
+    model = task.model()
+    optimizer = pl.DistributedOptimizer(task.optimizer(model), model)
+    loader = pl.ElasticDataLoader(task.Samples(options.steps * task.BATCH), batch_size=task.BATCH)
+    pl.elastic(model=model, optimizer=optimizer, loader=loader)
+    membership = world.membership()
+    # Steps count from 1 there.
+    first = 1
+    while membership.step - first < options.steps:
+        for points, classes, numbers in loader:
+            step = membership.step - first
+            if step >= options.steps:
+                break
+            loss = torch.nn.functional.cross_entropy(model(points), classes)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            log.step(step, pl.size(), loss.item(), numbers.tolist())
+    optimizer.drain()
+    log.end(model)
+    pl.shutdown()
+
+
+if __name__ == "__main__":
+    main()
