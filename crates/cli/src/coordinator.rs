@@ -9,11 +9,17 @@ use crate::{
 use anyhow::Result;
 use clap::Args;
 use paceline_job::Plan;
-use paceline_net::{Coordinator, CoordinatorConfig, NetError, Secret, coordinator::Progress};
+use paceline_net::{
+    Coordinator, CoordinatorConfig, NetError, Secret,
+    coordinator::Progress,
+    store::{DiskStore, Store},
+};
+use paceline_sync::agreement::Limits;
 use std::{
     fmt,
     io::{self, Write},
     net::SocketAddr,
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -31,10 +37,11 @@ const GLANCE: Duration = Duration::from_millis(200);
 Examples:
   paceline coordinator --listen 10.0.0.1:29400 --size 16
   PACELINE_SECRET_FILE=~/job.secret paceline coordinator --listen 0.0.0.0:29400 --size 16
+  paceline coordinator --listen 10.0.0.1:29400 --size 16 --elastic 8:32 --store /var/lib/resnet
 
 Exit codes:
   0    all workers came and left
-  1    the workers did not all come in time
+  1    the workers did not all come in time, or another coordinator has the job
   2    the command line is wrong, or the address cannot be used
   128 + signal if one ended it")]
 pub struct CoordinatorArgs {
@@ -46,12 +53,25 @@ pub struct CoordinatorArgs {
     #[arg(long, value_name = "N", value_parser = parse_size)]
     pub size: usize,
 
+    /// Let workers come and go: with fewer than LEAST the job ends, and more than MOST are not let in.
+    #[arg(long, value_name = "LEAST:MOST", value_parser = parse_limits)]
+    pub elastic: Option<Limits>,
+
+    /// A folder for what must not be forgotten. If the coordinator is killed, start it again with the same command: the
+    /// job has gone on without it, and goes on with it.
+    #[arg(long, value_name = "FOLDER", requires = "elastic")]
+    pub store: Option<PathBuf>,
+
     #[command(flatten)]
     pub settings: SettingsArgs,
 
     /// How many seconds to wait for all workers. Workers are told to wait as long.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub join_timeout: u64,
+}
+
+fn parse_limits(text: &str) -> Result<Limits, String> {
+    Limits::parse(text).ok_or_else(|| "write two numbers of workers, such as 2:8".to_string())
 }
 
 /// Coordinate until the job is over.
@@ -65,14 +85,28 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     };
     let size = arguments.size;
     let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
-    let coordinator = Coordinator::start(CoordinatorConfig {
+    let usage = |error: NetError| UsageError::new(error.to_string());
+    let store: Option<Box<dyn Store>> = match &arguments.store {
+        None => None,
+        Some(folder) => {
+            let store = DiskStore::open(folder).map_err(|error| usage(error.into()))?;
+            if fresh {
+                eprintln!(
+                    "paceline: the secret is fresh: a coordinator that is started again needs this one, in PACELINE_SECRET"
+                );
+            }
+            Some(Box::new(store))
+        }
+    };
+    let config = CoordinatorConfig {
+        elastic: arguments.elastic,
         settings,
         fusion,
         batch,
         join_timeout: Duration::from_secs(arguments.join_timeout),
         ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
-    })
-    .map_err(|error| UsageError::new(error.to_string()))?;
+    };
+    let coordinator = Coordinator::start_with(config, store).map_err(usage)?;
 
     let invitation = Invitation {
         address: coordinator.address(),

@@ -1,6 +1,7 @@
 //! `paceline coordinator` with workers that join it by the lines it prints.
 
-use paceline_net::{JoinConfig, join};
+use paceline_job::ReduceOp;
+use paceline_net::{JoinConfig, Worker, WorkerConfig, join};
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Lines, Read},
@@ -15,8 +16,18 @@ struct Coordinator {
 
 impl Coordinator {
     fn start(size: &str, environment: &[(&str, &str)]) -> Coordinator {
+        Coordinator::start_at("127.0.0.1:0", size, &[], environment)
+    }
+
+    fn start_at(
+        address: &str,
+        size: &str,
+        further: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Coordinator {
         let mut child = Command::new(env!("CARGO_BIN_EXE_paceline"))
-            .args(["coordinator", "--listen", "127.0.0.1:0", "--size", size, "--strategy", "ring"])
+            .args(["coordinator", "--listen", address, "--size", size, "--strategy", "ring"])
+            .args(further)
             .env_remove("PACELINE_SECRET")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
@@ -95,4 +106,44 @@ fn a_job_of_nobody_is_wrong_usage() {
     let (code, error) = Coordinator::start("0", &[]).end();
     assert_eq!(code, Some(2));
     assert!(error.contains("at least one worker"), "{error}");
+}
+
+#[test]
+fn one_that_is_killed_and_started_again_by_the_same_command_has_its_workers_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let further = ["--elastic", "1:2", "--store", folder.path().to_str().unwrap()];
+    let secret = "a secret that everybody has";
+    let environment = [("PACELINE_SECRET", secret)];
+    let mut first = Coordinator::start_at("127.0.0.1:0", "2", &further, &environment);
+    let mut variables = first.invitation();
+    variables.insert("PACELINE_SECRET".to_string(), secret.to_string());
+    let address = variables["PACELINE_COORDINATOR"].clone();
+    let join = |rank: u32| {
+        let mut variables = variables.clone();
+        variables.insert("RANK".to_string(), rank.to_string());
+        thread::spawn(move || {
+            let config = JoinConfig::from_variables(&|name| variables.get(name).cloned());
+            Worker::start(join(config.unwrap()).unwrap(), WorkerConfig::default()).unwrap()
+        })
+    };
+    let workers = [join(0), join(1)].map(|worker| worker.join().unwrap());
+    let (code, error) = Coordinator::start_at("127.0.0.1:0", "2", &further, &environment).end();
+    assert_eq!(code, Some(2));
+    assert!(error.contains("another coordinator has"), "{error}");
+
+    drop(first);
+    let second = Coordinator::start_at(&address, "2", &further, &environment);
+    thread::scope(|scope| {
+        for worker in workers {
+            scope.spawn(move || {
+                let mut sum = [1.0_f32];
+                worker.begin_step(1).unwrap();
+                worker.all_reduce("sum", &mut sum, ReduceOp::Sum).unwrap();
+                assert_eq!(sum, [2.0]);
+            });
+        }
+    });
+    assert_eq!(second.end().0, Some(0));
+    let left = folder.path().join("coordinator.json");
+    assert!(!left.exists(), "the job is over");
 }

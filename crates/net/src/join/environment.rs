@@ -187,16 +187,9 @@ fn beside_master(variables: Variables<'_>) -> Result<u16> {
     })
 }
 
-/// Reads `2:8`.
 fn limits(text: &str) -> Result<Limits> {
-    let numbers = text.split_once(':').map(|(least, most)| (least.parse(), most.parse()));
-    match numbers {
-        Some((Ok(least), Ok(most))) if 0 < least && least <= most => Ok(Limits { least, most }),
-        _ => {
-            let problem = "is not LEAST:MOST, two numbers of workers such as 2:8".to_string();
-            Err(wrong("PACELINE_ELASTIC", text.to_string(), problem))
-        }
-    }
+    let problem = || "is not LEAST:MOST, two numbers of workers such as 2:8".to_string();
+    Limits::parse(text).ok_or_else(|| wrong("PACELINE_ELASTIC", text.to_string(), problem()))
 }
 
 fn require<T>(value: Option<T>, missing: &'static str, remedy: &'static str) -> Result<T> {

@@ -14,6 +14,15 @@ pub struct Limits {
     pub most: usize,
 }
 
+impl Limits {
+    /// From text such as `2:8`.
+    pub fn parse(text: &str) -> Option<Limits> {
+        let (least, most) = text.split_once(':')?;
+        let (least, most) = (least.trim().parse().ok()?, most.trim().parse().ok()?);
+        (0 < least && least <= most).then_some(Limits { least, most })
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits { least: 1, most: MEMBERS_AT_ONCE }
