@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from conftest import PROGRAMS, environment, run_launcher, run_ranks
+from conftest import EXAMPLES, PROGRAMS, environment, run_launcher, run_ranks
 
 PROGRAM = PROGRAMS / "tracing.py"
 LAYERS = ["0", "2.0", "3"]
@@ -120,6 +120,24 @@ def test_a_trace_of_our_optimizer_names_tensors_and_shows_what_each_layer_waited
                 continue
             forward = [one for one in file.of("forward") if one["ts"] >= wait["ts"]][0]
             assert forward["name"] == wait["name"] and forward["ts"] >= wait["ts"] + wait["dur"]
+
+
+@pytest.mark.parametrize("example", ["ddp_resnet", "ddp_gpt"])
+def test_an_example_under_ddp_is_replayed_as_it_was_recorded(
+    paceline_command: str, tmp_path: pathlib.Path, example: str
+) -> None:
+    program = EXAMPLES / f"{example}.py"
+    options = ("-q", "-n", "2", "--trace", tmp_path, "--trace-steps", "6")
+    done = run_launcher(paceline_command, "run", *options, "--", sys.executable, program, "--steps", "12")
+    assert done.returncode == 0, done.stderr
+    # Attention uses parameters of a module that it does not call: they are listed all the same.
+    listed = sum(4 * one["elements"] for layer in File(tmp_path, 0).about["layers"] for one in layer["tensors"])
+    assert listed in {one["args"]["bytes"] for one in File(tmp_path, 0).of("operation")}
+    replayed = run_launcher(paceline_command, "replay", tmp_path, "--json")
+    assert replayed.returncode == 0, replayed.stderr
+    found = json.loads(replayed.stdout)
+    # Buffers that are broadcast and the mean of the loss are a part of it: no time is measured here, it is accounted for.
+    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
 
 
 def test_a_program_records_by_itself_as_often_as_it_likes(tmp_path: pathlib.Path) -> None:

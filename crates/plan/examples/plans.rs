@@ -131,7 +131,7 @@ fn layers(profile: &str, workers: usize, slow: f64) -> Result<Layered, Box<dyn E
         })
         .collect();
     (layered.crosses_step, layered.scheduled) = (true, true);
-    layered.recorded.clear();
+    layered.forget_recorded();
     Ok(layered)
 }
 

@@ -94,6 +94,9 @@ fn best_buckets(
     candidate: &Candidate,
 ) -> Result<Option<(f64, u64)>, PlanError> {
     let mut best: Option<(f64, u64)> = None;
+    if layered.groups.is_empty() {
+        return Ok(best);
+    }
     for cap in BUCKET_CAPS {
         let filled = candidate.cut(bucket_cuts(layered, cap << 20));
         let value = evaluator.estimate_of(layered.clone(), &filled)?;

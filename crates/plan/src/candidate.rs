@@ -59,6 +59,16 @@ impl Candidate {
         ranges.map(|range| Group { tensors: range.map(|tensor| tensor as u32).collect() }).collect()
     }
 
+    /// What is sent together in a job of these layers, single tensors among it: a program with buckets of its own sends nothing
+    /// else. Nothing, if it sends none of these tensors as they are.
+    pub fn groups_for(&self, layered: &Layered) -> Vec<Group> {
+        if layered.own_buckets && layered.groups.is_empty() {
+            return Vec::new();
+        }
+        let ranges = self.ranges().into_iter();
+        ranges.map(|range| Group { tensors: range.map(|tensor| tensor as u32).collect() }).collect()
+    }
+
     /// The groups by name.
     pub fn fusion(&self, layered: Option<&Layered>) -> Fusion {
         let Some(layered) = layered.filter(|layered| plans_groups(Some(layered))) else {

@@ -167,7 +167,9 @@ impl<'t> Evaluator<'t> {
     /// Milliseconds of a step by a long replay.
     pub fn confirm(&mut self, candidate: &Candidate) -> Result<f64, PlanError> {
         let graph = match &self.long {
-            Some(layered) => Layered { groups: candidate.groups(), ..layered.clone() }.graph(),
+            Some(layered) => {
+                Layered { groups: candidate.groups_for(layered), ..layered.clone() }.graph()
+            }
             None => self.task.scenario.graph.clone(),
         };
         let skip = usize::from(graph.steps > 2);
@@ -177,7 +179,8 @@ impl<'t> Evaluator<'t> {
     /// A few steps, to look at what happens when. `None` without layers.
     pub fn follow(&mut self, candidate: &Candidate) -> Result<Option<(Graph, Played)>, PlanError> {
         let Some(layered) = &self.short else { return Ok(None) };
-        let layered = Layered { groups: candidate.groups(), ..repeated(layered, FOLLOWED) };
+        let groups = candidate.groups_for(layered);
+        let layered = Layered { groups, ..repeated(layered, FOLLOWED) };
         let scenario = self.scenario(candidate, layered.graph());
         let played = scenario.play()?;
         self.count(&played);
@@ -256,7 +259,7 @@ impl<'t> Evaluator<'t> {
 
 /// The steps of a short replay.
 fn short_graph(mut layered: Layered, candidate: &Candidate) -> Graph {
-    layered.groups = candidate.groups();
+    layered.groups = candidate.groups_for(&layered);
     let steps = if layered.crosses_step { SHORT } else { 1 };
     repeated(&layered, steps).graph()
 }
@@ -278,10 +281,15 @@ fn average(layered: &Layered) -> Layered {
         }
         let tail = |of: fn(&Tail) -> u64| worker.tails.iter().map(of).sum::<u64>() / steps;
         let tail = Tail { update: tail(|tail| tail.update), rest: tail(|tail| tail.rest) };
-        LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail] }
+        let marks = worker.marks.last().cloned().into_iter().collect();
+        LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail], marks }
     };
     let workers = layered.workers.iter().map(mean).collect();
-    Layered { workers, recorded: Vec::new(), ..layered.clone() }
+    // What is no gradient is where the last step had it.
+    let asides = layered.asides.last().cloned().into_iter().collect();
+    let mut average = Layered { workers, asides, ..layered.clone() };
+    average.forget_recorded();
+    average
 }
 
 /// The last recorded steps, or all of them again and again.
@@ -291,24 +299,14 @@ fn long(layered: &Layered) -> Layered {
         return repeated(layered, *LONG.start());
     }
     let from = steps.saturating_sub(*LONG.end());
-    let mut long = Layered { recorded: Vec::new(), ..layered.clone() };
-    for worker in &mut long.workers {
-        worker.steps.truncate(steps);
-        worker.steps.drain(..from);
-        worker.tails.resize(steps, Tail::default());
-        worker.tails.drain(..from);
-    }
+    let mut long = layered.with_steps(from..steps);
+    long.forget_recorded();
     long
 }
 
 /// So many steps, the first after the last.
 fn repeated(layered: &Layered, count: usize) -> Layered {
-    let mut repeated = Layered { recorded: Vec::new(), ..layered.clone() };
-    for worker in &mut repeated.workers {
-        worker.steps = worker.steps.iter().cycle().take(count).cloned().collect();
-        let tails = worker.tails.iter().copied().chain(std::iter::repeat(Tail::default()));
-        let tails: Vec<Tail> = tails.take(layered.steps().max(1)).collect();
-        worker.tails = tails.iter().cycle().take(count).copied().collect();
-    }
+    let mut repeated = layered.with_steps((0..count).map(|step| step % layered.steps().max(1)));
+    repeated.forget_recorded();
     repeated
 }

@@ -187,7 +187,7 @@ impl Way {
     /// come once for each pass.
     fn applied(&self, layered: &Layered) -> Layered {
         let mut layered = layered.clone();
-        layered.recorded.clear();
+        layered.forget_recorded();
         let passes = u64::from(self.passes);
         for times in layered.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
             for &place in &self.recomputed {

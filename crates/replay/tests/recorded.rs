@@ -22,11 +22,15 @@ const BACKWARD: Kind = Kind::Work(Phase::Backward);
 const UPDATE: Kind = Kind::Work(Phase::Update);
 
 fn operation(tensor: Option<&str>, bytes: u64) -> Kind {
+    numbered("all_reduce", tensor, bytes, None)
+}
+
+fn numbered(operation: &str, tensor: Option<&str>, bytes: u64, sequence: Option<u64>) -> Kind {
     Kind::Collective(Box::new(Collective {
-        operation: "all_reduce".into(),
+        operation: operation.into(),
         group: "0".into(),
         members: Vec::new(),
-        sequence: None,
+        sequence,
         tensor: tensor.map(Into::into),
         bytes,
         dtype: Some(Dtype::F32),
@@ -95,5 +99,127 @@ fn a_thread_that_wakes_up_late_under_ddp_is_part_of_the_step() {
         ]
     });
     assert!(job.layered.as_ref().unwrap().own_buckets);
+    assert_takes_what_was_measured(&job);
+}
+
+#[test]
+fn operations_without_gradients_are_part_of_the_step_and_not_taken_for_buckets() {
+    let job = job(false, |rank, step| {
+        let number = |place: i64| Some((step * 3 + place) as u64);
+        // Now the one, now the other is late.
+        let late = 25 * ((rank + step) % 2);
+        vec![
+            ("loss", 5 + late, 40, numbered("all_reduce", None, 4, number(0))),
+            ("wait", 8 + late, 42 + rank, Kind::Wait),
+            // Who broadcasts is through before the other is there.
+            (
+                "buffers",
+                70 + late * rank,
+                80 + 29 * rank,
+                numbered("broadcast", None, 120, number(1)),
+            ),
+            ("wait", 78 + late * rank, 80 + 30 * rank, Kind::Wait),
+            ("a", 90 + 25 * rank, 118, FORWARD),
+            ("b", 118, 120, FORWARD),
+            ("b", 120, 130, BACKWARD),
+            ("a", 130, 160 + late, BACKWARD),
+            ("bucket", 160 + late, 240, numbered("all_reduce", None, 80, number(2))),
+            ("wait", 165 + late, 250, Kind::Wait),
+            ("update", 260, 280, UPDATE),
+        ]
+    });
+    let layered = job.layered.as_ref().unwrap();
+    assert_eq!((layered.groups.len(), layered.asides_of(0).len()), (1, 2));
+    assert_eq!(layered.asides_of(0)[1].elements, 30);
+    assert_takes_what_was_measured(&job);
+    assert_eq!(job.problems, []);
+}
+
+#[test]
+fn statistics_that_layers_exchange_inside_their_passes_are_part_of_the_step() {
+    let job = job(false, |rank, step| {
+        let number = |place: i64| Some((step * 3 + place) as u64);
+        let late = 9 * ((rank + step) % 2);
+        vec![
+            ("a", 10, 80, FORWARD),
+            ("statistics", 30 + late, 55, numbered("all_gather", None, 16, number(0))),
+            ("wait", 32 + late, 60, Kind::Wait),
+            ("b", 80, 100, FORWARD),
+            ("b", 100, 130, BACKWARD),
+            ("a", 130, 200, BACKWARD),
+            ("statistics", 150 + late, 170, numbered("all_reduce", None, 16, number(1))),
+            ("wait", 152 + late, 172, Kind::Wait),
+            ("bucket", 200, 240, numbered("all_reduce", None, 80, number(2))),
+            ("wait", 205, 250, Kind::Wait),
+            ("update", 260, 280, UPDATE),
+        ]
+    });
+    assert_eq!(job.layered.as_ref().unwrap().asides_of(3).len(), 2);
+    assert_takes_what_was_measured(&job);
+}
+
+#[test]
+fn what_a_program_sends_in_its_own_way_is_all_that_is_sent() {
+    let job = job(false, |_, step| {
+        let number = |place: i64| Some((step * 3 + place) as u64);
+        vec![
+            ("gather", 5, 20, numbered("all_gather", None, 20, number(0))),
+            ("wait", 6, 22, Kind::Wait),
+            ("a", 30, 80, FORWARD),
+            ("b", 80, 100, FORWARD),
+            ("b", 100, 130, BACKWARD),
+            ("a", 130, 200, BACKWARD),
+            ("scatter", 202, 240, numbered("reduce_scatter", None, 80, number(1))),
+            ("wait", 205, 250, Kind::Wait),
+            ("update", 260, 280, UPDATE),
+        ]
+    });
+    assert_eq!(job.graph.operations.len(), 2 * STEPS as usize);
+    assert_takes_what_was_measured(&job);
+}
+
+#[test]
+fn operations_without_gradients_are_part_of_steps_that_are_crossed() {
+    let job = job(true, |rank, step| {
+        let late = 12 * ((rank + step) % 2);
+        let number = Some(step as u64);
+        vec![
+            ("loss", 3 + late, 30, numbered("all_reduce", None, 4, number)),
+            ("wait", 5 + late, 33 + rank, Kind::Wait),
+            // Nobody knows what the first step waits for.
+            ("a", 40, if step > 0 { 45 + rank } else { 40 }, Kind::Wait),
+            ("a", 50, 60, FORWARD),
+            ("b", 60, if step > 0 { 61 } else { 60 }, Kind::Wait),
+            ("b", 70, 90, FORWARD),
+            ("b", 90, 150, BACKWARD),
+            ("b.w", 150, 200, numbered("all_reduce", Some("b.w"), 40, number)),
+            ("a", 150, 190, BACKWARD),
+            ("a.w", 190, 340, numbered("all_reduce", Some("a.w"), 40, number)),
+        ]
+    });
+    assert_eq!(job.layered.as_ref().unwrap().asides_of(1).len(), 1);
+    assert_takes_what_was_measured(&job);
+}
+
+#[test]
+fn an_operation_that_one_worker_did_not_record_is_left_out_and_reported() {
+    let job = job(false, |rank, step| {
+        let number = |place: i64| Some((step * 2 + place) as u64);
+        let mut doing = vec![
+            ("a", 30, 80, FORWARD),
+            ("b", 80, 100, FORWARD),
+            ("b", 100, 130, BACKWARD),
+            ("a", 130, 200, BACKWARD),
+            ("bucket", 200, 240, numbered("all_reduce", None, 80, number(1))),
+            ("wait", 205, 250, Kind::Wait),
+            ("update", 260, 280, UPDATE),
+        ];
+        if rank == 0 || step > 0 {
+            doing.push(("loss", 3, 10, numbered("all_reduce", None, 4, number(0))));
+        }
+        doing
+    });
+    let left_out: Vec<_> = job.problems.iter().map(|problem| problem.times).collect();
+    assert_eq!(left_out, [1], "{:?}", job.problems);
     assert_takes_what_was_measured(&job);
 }

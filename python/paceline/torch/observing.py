@@ -59,6 +59,10 @@ class Observer:
         self._step_over = step_over
         self._thread = threading.get_ident()
         self._met: set[nn.Module] = set()
+        #: Numbers of modules that are layers.
+        self._numbers: dict[nn.Module, int] = {}
+        #: Whole models.
+        self._wholes: list[nn.Module] = []
         self._names: dict[nn.Module, str] = {}
         self._counted: set[nn.Parameter] = set()
         #: Forward passes of whole models in progress, one inside the other.
@@ -110,23 +114,21 @@ class Observer:
     def _meet_whole(self, module: nn.Module) -> None:
         inside = module.module if isinstance(module, DistributedDataParallel) else module
         self._buckets |= inside is not module
+        self._wholes.append(inside)
         self._names.update({one: name for name, one in inside.named_modules() if one not in self._names})
         self._hook(module.register_forward_pre_hook, Observer._before_whole, prepend=True)
         self._before_whole()
 
     def _meet_layer(self, module: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         number, name = len(self.layers), self._names.get(module, "")
-        found = []
+        self._numbers[module] = number
+        layer = Layer(name or type(module).__name__, [])
         for own, parameter in parameters.items():
-            # One that several layers use is synchronised once, for the layer that needs it first.
-            if parameter.requires_grad and parameter not in self._counted:
-                self._counted.add(parameter)
-                full = f"{name}.{own}" if name else own
-                if not found:
-                    # One for each layer will do: its gradients come together.
-                    self._hook(parameter.register_post_accumulate_grad_hook, Observer._on_gradient, number)
-                found.append((full, parameter.numel(), tensors.element(parameter.dtype) or "u8"))
-        self.layers.append(Layer(name or type(module).__name__, found))
+            first = not layer.tensors
+            if self._count(layer, f"{name}.{own}" if name else own, parameter) and first:
+                # One for each layer will do: its gradients come together.
+                self._hook(parameter.register_post_accumulate_grad_hook, Observer._on_gradient, number)
+        self.layers.append(layer)
         if number == 0:
             self.device = next(iter(parameters.values())).device
             self._first_layer()
@@ -134,6 +136,32 @@ class Observer:
         self._hook(module.register_forward_pre_hook, Observer._before_layer, number, prepend=True)
         self._hook(module.register_forward_hook, Observer._after_layer, number)
         self._before_layer(number)
+
+    def _count(self, layer: Layer, name: str, parameter: nn.Parameter) -> bool:
+        """Whether a parameter is the layer's: one that several use is synchronised once, for the layer that needs it first."""
+        if not parameter.requires_grad or parameter in self._counted:
+            return False
+        self._counted.add(parameter)
+        layer.tensors.append((name, parameter.numel(), tensors.element(parameter.dtype) or "u8"))
+        return True
+
+    def _adopt(self) -> None:
+        """Parameters of modules that nobody calls belong to the layer around them: attention uses its output projection's
+        without calling it."""
+        for whole in self._wholes:
+            around: dict[str, int] = {}
+            for path, module in whole.named_modules():
+                outer = around.get(path.rpartition(".")[0]) if path else None
+                number = self._numbers.get(module, outer)
+                if number is None:
+                    continue
+                around[path] = number
+                if module in self._met:
+                    continue
+                for own, parameter in module.named_parameters(recurse=False):
+                    if parameter.grad is not None:
+                        self._count(self.layers[number], f"{path}.{own}", parameter)
+        self._wholes.clear()
 
     def _hook(self, register: Callable[..., Any], method: Callable[..., Any], *first: Any, **how: Any) -> None:
         self._attachments.append(register(hooks.Weak(self, method, *first), **how))
@@ -269,6 +297,7 @@ class Observer:
         if self._since_step:
             self._since_step, self._depth = False, 0
             self._stop_meeting()
+            self._adopt()
             self._step_over()
 
 

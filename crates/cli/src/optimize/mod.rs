@@ -156,15 +156,7 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
             let text = "--workers needs a trace that names layers, such as `paceline run --trace` writes; give the traces of all workers instead";
             return Err(UsageError::new(text).into());
         };
-        let first = layered.workers.first().cloned().context("the trace has no worker")?;
-        layered.workers = (0..count)
-            .map(|rank| {
-                let mut worker = first.clone();
-                worker.host = format!("host{rank}");
-                worker
-            })
-            .collect();
-        layered.recorded.clear();
+        *layered = std::mem::take(layered).like_first(count);
         scenario.graph = layered.graph();
     }
     if scenario.graph.workers.len() < 2 {

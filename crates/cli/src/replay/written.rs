@@ -122,9 +122,11 @@ fn names(graph: &Graph, layered: Option<&Layered>) -> Vec<(String, u64)> {
     let mut uses: HashMap<String, u64> = HashMap::new();
     let named = graph.operations.iter().enumerate().map(|(place, operation)| {
         let name = match &groups {
-            Some((layered, groups)) if !groups.is_empty() => {
+            // Behind those of groups come the others.
+            Some((layered, groups)) if place < groups.len() * layered.steps() => {
                 group_name(layered, &groups[place % groups.len()], place)
             }
+            Some((layered, _)) if layered.own_buckets => numbered("group 0", place as u64),
             _ => operation.name.to_string(),
         };
         let next = uses.entry(name.clone()).or_default();

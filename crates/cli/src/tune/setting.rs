@@ -81,11 +81,7 @@ impl Staging {
             return Err(refuse("--slow is a factor above 0, such as 2"));
         }
         if let Some(count) = self.workers {
-            let first = layered.workers.first().cloned().context("the trace has no worker")?;
-            layered.workers = vec![first; count];
-            for (rank, worker) in layered.workers.iter_mut().enumerate() {
-                worker.host = format!("host{rank}");
-            }
+            layered = layered.like_first(count);
         }
         if layered.workers.len() < 2 {
             return Err(refuse("one worker sends nothing; give --workers N, such as 4"));
@@ -102,10 +98,9 @@ impl Staging {
         if self.racks == 0 || self.racks > layered.workers.len() {
             return Err(refuse("every rack needs a host; give fewer --racks"));
         }
-        layered.recorded.clear();
+        layered = layered.with_steps(0..1);
+        layered.forget_recorded();
         for worker in &mut layered.workers {
-            worker.steps.truncate(1);
-            worker.tails.truncate(1);
             worker.steps.iter_mut().flatten().for_each(|times| *times = self.slowed(*times));
         }
         let scenario = &loaded.scenario;

@@ -3,21 +3,20 @@
 
 use super::{
     Graph,
+    asides::{self, Found, Part, Record},
     clocks::Clocks,
-    edges, handing,
-    layered::{Group, Layered, LayeredWorker},
+    edges,
+    groups::{self, Finder, Seen, Sent},
+    handing,
+    layered::{Layered, LayeredWorker},
     observed,
-    times::StepTimes,
+    times::{StepTimes, Took},
 };
 use crate::{
-    CollectiveKind, Fusion, Rank, Settings,
-    trace::{Collective, Kind, Layer, Problem, Span, Stamp, Step, Tensor, Trace, WorkerTrace},
+    Rank, Settings,
+    trace::{Kind, LaneKind, Layer, Problem, Span, Stamp, Step, Trace, WorkerTrace},
 };
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 /// A job as a graph, with what else its trace says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,56 +144,130 @@ struct Building<'t> {
     problems: Vec<Problem>,
 }
 
-/// An operation of one step on one worker.
-struct Seen<'t> {
-    collective: &'t Collective,
-    post: Stamp,
-    over: Stamp,
+/// Operations by worker and step, and for each group the place of its own among them.
+struct Operations<'t> {
+    seen: Vec<Vec<Vec<Seen<'t>>>>,
+    of_groups: Vec<Vec<Vec<Option<usize>>>>,
 }
 
-impl Building<'_> {
+impl<'t> Building<'t> {
     fn layered(&mut self) -> Layered {
         let first = &self.trace.workers[0];
         let layers = first.layers.clone();
-        let mut workers = Vec::with_capacity(self.trace.workers.len());
-        let mut operations: Vec<Vec<Vec<Seen<'_>>>> = Vec::new();
+        let mut seen: Vec<Vec<Vec<Seen<'_>>>> = Vec::new();
         for worker in &self.trace.workers {
             if worker.layers != layers {
                 self.report(worker, "has other layers than worker 0; its own are left out");
             }
-            workers.push(self.worker(worker, &layers));
-            operations.push(self.steps.iter().map(|step| seen(worker, *step)).collect());
+            let of_step = |(place, step): (usize, &u64)| {
+                let (from, to) = window(worker, *step);
+                // What is posted at the very end of a step is the last of it, not the first of the next.
+                let own = move |span: &&Span| place == 0 || span.begin > from;
+                groups::seen(between(worker, from, to.after(1)).filter(own))
+            };
+            seen.push(self.steps.iter().enumerate().map(of_step).collect());
         }
-        let scheduled = operations[0].iter().flatten().any(|seen| seen.collective.priority != 0);
-        let mut layered = Layered {
-            layers,
-            workers,
-            crosses_step: first.crosses_step,
-            scheduled,
-            ..Layered::default()
+        let scheduled = seen[0].iter().flatten().any(|seen| seen.collective.priority != 0);
+        let mut layered =
+            Layered { layers, crosses_step: first.crosses_step, scheduled, ..Layered::default() };
+        // The last step has what the program settled on: DDP rebuilds its buckets after the first.
+        let last = seen[0].last().map_or(&[][..], Vec::as_slice);
+        let sent = groups::sent(&layered, first.view.as_ref(), last);
+        let finder = self.finder(&mut layered, sent);
+        let places = |steps: &Vec<Vec<Seen<'_>>>| -> Vec<Vec<Option<usize>>> {
+            steps.iter().map(|step| finder.places(step)).collect()
         };
-        layered.groups = self.groups(&layered, &operations[0]);
-        layered.own_buckets = has_own_buckets(&layered, &operations[0]);
-        layered.recorded = self.recorded(&layered, &operations);
+        let operations = Operations { of_groups: seen.iter().map(places).collect(), seen };
+        let asides: Vec<Found> =
+            (0..self.steps.len()).map(|step| self.asides(&layered, &operations, step)).collect();
+        for (place, worker) in self.trace.workers.iter().enumerate() {
+            let parts: Vec<&Part> = asides.iter().map(|found| &found.parts[place]).collect();
+            layered.workers.push(self.worker(worker, &layered.layers, &parts));
+        }
+        layered.recorded = self.recorded(&layered, &operations, &asides);
+        let incomplete = asides.iter().map(|found| found.incomplete).sum();
+        if incomplete > 0 {
+            let text = "operations without gradients that some of their workers did not record; they are left out";
+            let place = "all workers".to_string();
+            self.problems.push(Problem { place, text: text.to_string(), times: incomplete });
+        }
+        layered.asides = asides.into_iter().map(|found| found.operations).collect();
         layered
     }
 
+    fn finder(&self, layered: &mut Layered, mut sent: Sent) -> Finder {
+        layered.own_buckets = sent.own_buckets;
+        layered.groups = std::mem::take(&mut sent.groups);
+        Finder::new(layered, &layered.all_groups(), &sent)
+    }
+
+    /// What a step has besides gradients. Where a device computes, its host only tells it to wait, and no wait of the host is
+    /// one of the layers'.
+    fn asides(&self, layered: &Layered, operations: &Operations<'_>, step: usize) -> Found {
+        let on_device = |worker: &WorkerTrace| {
+            let mut work = worker.spans.iter().filter(|span| matches!(span.kind, Kind::Work(_)));
+            work.any(|span| worker.lanes[span.lane.0 as usize].kind == LaneKind::Stream)
+        };
+        if self.trace.workers.iter().any(on_device) {
+            let parts = vec![Part::default(); self.trace.workers.len()];
+            return Found { parts, ..Found::default() };
+        }
+        let names: std::collections::HashSet<&str> =
+            layered.layers.iter().map(|layer| &*layer.name).collect();
+        let record = |(place, worker): (usize, &'t WorkerTrace)| {
+            let (from, to) = window(worker, self.steps[step]);
+            let seen = &operations.seen[place][step];
+            let mut of_groups = vec![false; seen.len()];
+            for place in operations.of_groups[place][step].iter().flatten() {
+                of_groups[*place] = true;
+            }
+            // Layers that cross the step wait for their own tensors, by name.
+            let own = |span: &&Span| !layered.crosses_step || !names.contains(&*span.name);
+            let waits = between(worker, from, to).filter(|span| span.kind == Kind::Wait);
+            Record {
+                rank: worker.rank,
+                operations: seen,
+                of_groups,
+                waits: waits.filter(own).collect(),
+                waits_for_groups: !layered.crosses_step,
+            }
+        };
+        let records: Vec<Record<'_, '_>> =
+            self.trace.workers.iter().enumerate().map(record).collect();
+        asides::of_step(&records, self.clocks)
+    }
+
     /// Times of layers, step by step.
-    fn worker(&mut self, worker: &WorkerTrace, layers: &[Layer]) -> LayeredWorker {
+    fn worker(
+        &mut self,
+        worker: &WorkerTrace,
+        layers: &[Layer],
+        asides: &[&Part],
+    ) -> LayeredWorker {
         let places: HashMap<&str, usize> =
             layers.iter().enumerate().map(|(place, layer)| (&*layer.name, place)).collect();
-        let mut found =
-            LayeredWorker { host: worker.host.clone(), steps: Vec::new(), tails: Vec::new() };
+        let mut found = LayeredWorker { host: worker.host.clone(), ..LayeredWorker::default() };
         let mut unknown = 0;
-        for number in self.steps {
+        for (number, part) in self.steps.iter().zip(asides) {
             let (from, to) = window(worker, *number);
             let mut times = StepTimes::new(layers.len(), from, worker.crosses_step);
+            let mut posts = part.posts.iter().peekable();
             for span in between(worker, from, to) {
-                unknown += u64::from(!times.add(span, places.get(&*span.name).copied()));
+                while let Some((aside, at)) = posts.next_if(|(_, at)| *at <= span.begin) {
+                    times.posted(*aside, *at);
+                }
+                match part.waits.get(&span.end()).filter(|_| span.kind == Kind::Wait) {
+                    Some(aside) => times.awaited(*aside, span),
+                    None => {
+                        unknown += u64::from(!times.add(span, places.get(&*span.name).copied()));
+                    }
+                }
             }
-            let (times, tail) = times.finish(layers, to);
-            found.steps.push(times);
+            posts.for_each(|(aside, at)| times.posted(*aside, *at));
+            let Took { layers, tail, marks } = times.finish(layers, to);
+            found.steps.push(layers);
             found.tails.push(tail);
+            found.marks.push(marks);
         }
         if unknown > 0 {
             let text = "work of a layer that is not listed; it counts as time between layers";
@@ -203,66 +276,14 @@ impl Building<'_> {
         found
     }
 
-    /// Which tensors were sent together: by name where operations have the names of tensors, otherwise by adding up
-    /// lengths in the order of the backward pass, as DDP fills its buckets.
-    fn groups(&mut self, layered: &Layered, steps: &[Vec<Seen<'_>>]) -> Vec<Group> {
-        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
-        let names: HashMap<&str, u32> =
-            tensors.iter().zip(0..).map(|(tensor, place)| (&*tensor.name, place)).collect();
-        // The last step has what the program settled on: DDP rebuilds its buckets after the first.
-        let Some(step) = steps.last() else { return Vec::new() };
-        let planned = self.planned(layered, step);
-        if !planned.is_empty() {
-            return planned;
-        }
-        let mut unnamed = step.iter().filter(|seen| {
-            let name = seen.collective.tensor.as_deref().unwrap_or("");
-            !names.contains_key(name) && is_all_reduce(seen)
-        });
-        let mut groups = Vec::new();
-        let mut next = tensors.len();
-        for seen in unnamed.by_ref() {
-            let (mut bytes, before) = (0, next);
-            while next > 0 && bytes < seen.collective.bytes {
-                next -= 1;
-                bytes += tensors[next].bytes();
-            }
-            if bytes != seen.collective.bytes {
-                next = before;
-                continue;
-            }
-            groups.push(Group { tensors: (next as u32..before as u32).collect() });
-        }
-        if !groups.is_empty() && next > 0 {
-            let worker = &self.trace.workers[0];
-            let text = "some operations are not buckets of the listed tensors; those tensors are taken one by one";
-            self.problems.push(problem(worker, text));
-        }
-        groups
-    }
-
-    /// The groups of the plan that was in force, if operations have their names: DDP fills buckets of its own.
-    fn planned(&self, layered: &Layered, step: &[Seen<'_>]) -> Vec<Group> {
-        let Some(view) = &self.trace.workers[0].view else { return Vec::new() };
-        let mut planned = Layered { layers: layered.layers.clone(), ..Layered::default() };
-        planned.fuse(&view.fusion);
-        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
-        let sent = |group: &Group| {
-            let name: Arc<str> = operation_name(group, &tensors).into();
-            step.iter().any(|seen| named(seen, &name))
-        };
-        planned.groups.retain(sent);
-        planned.groups
-    }
-
     /// On each worker from where the graph has the last post, after the backward pass of the layer that completes the group, to
     /// where who waits goes on: hooks post before a backward pass is over, or after, and threads take a while to wake up.
     fn recorded(
         &mut self,
         layered: &Layered,
-        operations: &[Vec<Vec<Seen<'_>>>],
+        operations: &Operations<'_>,
+        asides: &[Found],
     ) -> Vec<Vec<Vec<u64>>> {
-        let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
         let groups = layered.all_groups();
         let layer_of = layered.layer_of_tensors();
         // Backward completes a group with the layer that the next forward pass needs it for first.
@@ -273,23 +294,18 @@ impl Building<'_> {
                 &*layered.layers[first.unwrap_or(0) as usize].name
             })
             .collect();
-        let names: Vec<Arc<str>> =
-            groups.iter().map(|group| operation_name(group, &tensors).into()).collect();
         let mut missing = 0;
         let mut recorded = Vec::with_capacity(self.steps.len());
-        for step in 0..self.steps.len() {
-            let by_name: Vec<bool> = names
-                .iter()
-                .map(|name| operations[0][step].iter().any(|seen| named(seen, name)))
-                .collect();
-            let workers: Vec<Vec<Option<(Stamp, Stamp)>>> = operations
-                .iter()
-                .zip(&self.trace.workers)
-                .map(|(seen, worker)| {
-                    let found = of_groups(&seen[step], &names, &by_name);
-                    self.at_edges(worker, step, found, &layers, layered.crosses_step)
-                })
-                .collect();
+        for (step, asides) in asides.iter().enumerate() {
+            let of_worker = |(place, worker): (usize, &WorkerTrace)| {
+                let seen = &operations.seen[place][step];
+                let places = operations.of_groups[place][step].iter();
+                let found = places.map(|place| place.map(|place| &seen[place])).collect();
+                let part = &asides.parts[place];
+                self.at_edges(worker, step, found, &layers, layered.crosses_step, part)
+            };
+            let workers: Vec<Vec<Option<(Stamp, Stamp)>>> =
+                self.trace.workers.iter().enumerate().map(of_worker).collect();
             let of_group = |place: usize| -> Vec<u64> {
                 let found: Option<Vec<_>> = workers.iter().map(|worker| worker[place]).collect();
                 let found = found.unwrap_or_default();
@@ -300,7 +316,7 @@ impl Building<'_> {
             missing += of_step.iter().filter(|times| times.is_empty()).count() as u64;
             recorded.push(of_step);
         }
-        let none = operations.iter().flatten().all(Vec::is_empty);
+        let none = operations.seen.iter().flatten().all(Vec::is_empty);
         if missing > 0 && !none {
             let text = "operations of tensors that some worker did not record; they take no time where recorded \
                         times are used";
@@ -318,6 +334,7 @@ impl Building<'_> {
         found: Vec<Option<&Seen<'_>>>,
         layers: &[&str],
         crosses_step: bool,
+        asides: &Part,
     ) -> Vec<Option<(Stamp, Stamp)>> {
         let common = |stamp| self.clocks.common(worker.rank, stamp);
         let (from, to) = window(worker, self.steps[step]);
@@ -330,7 +347,8 @@ impl Building<'_> {
                 self.steps.get(step + 1).map_or((to, to), |next| window(worker, *next));
             edges::until_layers_go_on(between(worker, from, to), layers, &mut over);
         } else {
-            edges::until_waits_end(between(worker, from, to), &mut over);
+            let own = |span: &&Span| !asides.waits.contains_key(&span.end());
+            edges::until_waits_end(between(worker, from, to).filter(own), &mut over);
         }
         let ends = edges::backward_ends(between(worker, from, to));
         let edge = |((seen, over), layer): ((Option<&Seen<'_>>, Stamp), &&str)| {
@@ -349,45 +367,6 @@ fn problem(worker: &WorkerTrace, text: &str) -> Problem {
     Problem { place: format!("worker {}", worker.rank), text: text.to_string(), times: 1 }
 }
 
-fn operation_name(group: &Group, tensors: &[&Tensor]) -> String {
-    Fusion::operation_name(&tensors[group.tensors[0] as usize].name, group.tensors.len())
-}
-
-/// Whether tensors were sent, but none and no group of a plan by its name: buckets of the program's have none.
-fn has_own_buckets(layered: &Layered, steps: &[Vec<Seen<'_>>]) -> bool {
-    let tensors: Vec<_> = layered.layers.iter().flat_map(|layer| &layer.tensors).collect();
-    let groups = layered.all_groups();
-    let grouped = groups.iter().map(|group| operation_name(group, &tensors));
-    let single = tensors.iter().map(|tensor| tensor.name.to_string());
-    let names: HashSet<String> = grouped.chain(single).collect();
-    let Some(step) = steps.last() else { return false };
-    let by_name = |seen: &Seen<'_>| {
-        seen.collective.tensor.as_deref().is_some_and(|name| names.contains(name))
-    };
-    step.iter().any(is_all_reduce) && !step.iter().any(by_name)
-}
-
-fn named(seen: &Seen<'_>, name: &Arc<str>) -> bool {
-    seen.collective.tensor.as_ref() == Some(name)
-}
-
-/// The operation of each group: by its name, or, where groups have none, in order.
-fn of_groups<'s, 't>(
-    step: &'s [Seen<'t>],
-    names: &[Arc<str>],
-    by_name: &[bool],
-) -> Vec<Option<&'s Seen<'t>>> {
-    let mut unnamed = step.iter().filter(|seen| is_all_reduce(seen));
-    let find = |(name, by_name): (&Arc<str>, &bool)| {
-        if *by_name { step.iter().find(|seen| named(seen, name)) } else { unnamed.next() }
-    };
-    names.iter().zip(by_name).map(find).collect()
-}
-
-fn is_all_reduce(seen: &Seen<'_>) -> bool {
-    &*seen.collective.operation == CollectiveKind::AllReduce.word()
-}
-
 /// From the end of the step before to the end of this one.
 fn window(worker: &WorkerTrace, number: u64) -> (Stamp, Stamp) {
     let find = |number| worker.steps.iter().find(|step| step.number == number);
@@ -400,16 +379,4 @@ fn window(worker: &WorkerTrace, number: u64) -> (Stamp, Stamp) {
 fn between(worker: &WorkerTrace, from: Stamp, to: Stamp) -> impl Iterator<Item = &Span> {
     let first = worker.spans.partition_point(|span| span.begin < from);
     worker.spans[first..].iter().take_while(move |span| span.begin < to)
-}
-
-/// Operations that a worker posted in a step, in order.
-fn seen(worker: &WorkerTrace, number: u64) -> Vec<Seen<'_>> {
-    let (from, to) = window(worker, number);
-    let spans = between(worker, from, to).filter_map(|span| match &span.kind {
-        Kind::Collective(collective) => {
-            Some(Seen { collective, post: span.begin, over: span.end() })
-        }
-        _ => None,
-    });
-    spans.collect()
 }

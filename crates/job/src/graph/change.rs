@@ -1,6 +1,6 @@
 //! What-if: graphs of the same job under other conditions. Each change says what it takes for granted.
 
-use super::{Graph, NodeId, Operation, Role};
+use super::{Graph, NodeId, Operation, OperationKind, Role};
 use crate::{Dtype, Rank, trace::Phase};
 
 /// Phases whose length follows the batch.
@@ -19,9 +19,10 @@ impl Graph {
         self
     }
 
-    /// Gradients are sent as this type. What is computed takes as long as before.
+    /// Gradients, and whatever else is summed, are sent as this type. What is computed takes as long as before.
     pub fn with_dtype(mut self, dtype: Dtype) -> Graph {
-        for operation in &mut self.operations {
+        let sums = [OperationKind::AllReduce, OperationKind::ReduceScatter, OperationKind::Reduce];
+        for operation in self.operations.iter_mut().filter(|one| sums.contains(&one.kind)) {
             operation.dtype = dtype;
             operation.recorded.clear();
         }

@@ -1,12 +1,13 @@
 //! Steps of a model that is a chain of layers: forward through all, backward through all, one operation for each tensor or
-//! group of tensors. This is what a job with our optimizer or with DDP does, and what a table of layers describes.
+//! group of tensors. This is what a job with our optimizer or with DDP does, and what a table of layers describes. Operations
+//! that carry no gradients (a broadcast of buffers, the mean of a loss) are its *asides*.
 
-use super::{Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker};
+use super::{Graph, Operation, OperationKind, chain::Chain};
 use crate::{
     Dtype, Fusion, Rank,
-    trace::{Lane, LaneKind, Layer, Phase, Tensor},
+    trace::{Layer, Phase, Tensor},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 /// Nanoseconds that a worker spends on a layer in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,11 @@ impl LayerTimes {
         [wait_gap, update, forward_gap, forward, backward_gap, backward]
     }
 
+    /// A pass: backward, or else forward.
+    pub(super) fn of_pass(&mut self, phase: Phase) -> &mut u64 {
+        if phase == Phase::Backward { &mut self.backward } else { &mut self.forward }
+    }
+
     /// What so many times as slow a worker takes.
     pub fn slower(mut self, times: f64) -> LayerTimes {
         for time in self.each_mut() {
@@ -65,6 +71,59 @@ pub struct LayeredWorker {
     pub steps: Vec<Vec<LayerTimes>>,
     /// For each step, what passes after the last backward pass and before the step is over.
     pub tails: Vec<Tail>,
+    /// For each step, where it takes part in asides and waits for them, in order; steps beyond have none.
+    pub marks: Vec<Vec<Mark>>,
+}
+
+/// A place in the chain of a step: before the forward or the backward pass of a layer, before all parameters are updated, or
+/// before the end. In the order of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Before a layer's forward pass.
+    pub const fn forward(layer: usize) -> Slot {
+        Slot(layer as u32)
+    }
+
+    /// Before the backward pass of a layer, of so many.
+    pub const fn backward(layer: usize, layers: usize) -> Slot {
+        Slot((2 * layers - 1 - layer) as u32)
+    }
+
+    /// Behind the passes of so many layers, and before the update of their parameters.
+    pub const fn update(layers: usize) -> Slot {
+        Slot(2 * layers as u32)
+    }
+
+    /// Before the end of the step.
+    pub const fn end(layers: usize) -> Slot {
+        Slot(2 * layers as u32 + 1)
+    }
+}
+
+/// Where a worker takes part in an aside, or waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Which of the step's asides.
+    pub aside: u32,
+    /// What happens.
+    pub kind: MarkKind,
+    /// Where.
+    pub slot: Slot,
+    /// Nanoseconds between what came before and this.
+    pub gap: u64,
+    /// Nanoseconds of the pass of the slot's layer that come before this, where it happens inside.
+    pub work: u64,
+}
+
+/// What happens at a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkKind {
+    /// The worker takes part.
+    Posted,
+    /// It does not go on before the operation is over.
+    Awaited,
 }
 
 /// What is sent together.
@@ -87,14 +146,16 @@ pub struct Layered {
     pub scheduled: bool,
     /// Every tensor once. What has a group of its own may be left out.
     pub groups: Vec<Group>,
-    /// Whether the program itself decides what is sent together, as DDP does with its buckets: then the groups are those, and a
-    /// plan's are not looked at.
+    /// Whether the program itself decides what is sent together, as DDP does with its buckets: then the groups are those, a
+    /// plan's are not looked at, and what is in none of them is not sent.
     pub own_buckets: bool,
     /// Nanoseconds that a worker needs to hand an operation over.
     pub post: u64,
     /// For each step and each group (in the order of [`Layered::all_groups`]), nanoseconds from the last post to the end on
     /// each worker, as recorded; empty if it was not.
     pub recorded: Vec<Vec<Vec<u64>>>,
+    /// For each step, the operations that carry no gradients; steps beyond have none.
+    pub asides: Vec<Vec<Operation>>,
 }
 
 impl Layered {
@@ -109,6 +170,7 @@ impl Layered {
             host,
             steps: vec![times.to_vec(); steps],
             tails: vec![Tail::default(); steps],
+            marks: Vec::new(),
         };
         let workers = hosts.into_iter().map(worker).collect();
         Layered { layers, workers, crosses_step: true, scheduled: true, ..Layered::default() }
@@ -116,19 +178,65 @@ impl Layered {
 
     /// The same steps again and again, until there are `count`: a table of layers has one, and what is left over from
     /// a step shows in the next.
-    pub fn repeated(mut self, count: usize) -> Layered {
+    pub fn repeated(self, count: usize) -> Layered {
         let present = self.steps();
         if present == 0 || present >= count {
             return self;
         }
-        for worker in &mut self.workers {
-            worker.steps = (0..count).map(|step| worker.steps[step % present].clone()).collect();
-            worker.tails = (0..count).map(|step| worker.tails[step % present]).collect();
+        self.with_steps((0..count).map(|step| step % present))
+    }
+
+    /// These of its steps, in this order.
+    pub fn with_steps(&self, steps: impl Iterator<Item = usize> + Clone) -> Layered {
+        fn of<T: Clone + Default>(all: &[T], steps: impl Iterator<Item = usize>) -> Vec<T> {
+            if all.is_empty() {
+                return Vec::new();
+            }
+            steps.map(|step| all.get(step).cloned().unwrap_or_default()).collect()
         }
-        if !self.recorded.is_empty() {
-            self.recorded = (0..count).map(|step| self.recorded[step % present].clone()).collect();
+        let worker = |worker: &LayeredWorker| LayeredWorker {
+            host: worker.host.clone(),
+            steps: of(&worker.steps, steps.clone()),
+            tails: of(&worker.tails, steps.clone()),
+            marks: of(&worker.marks, steps.clone()),
+        };
+        Layered {
+            workers: self.workers.iter().map(worker).collect(),
+            recorded: of(&self.recorded, steps.clone()),
+            asides: of(&self.asides, steps.clone()),
+            ..self.clone()
         }
+    }
+
+    /// So many workers like the first, each on a host of its own. Asides of some workers only are left out, because nobody knows
+    /// who would take part.
+    pub fn like_first(mut self, count: usize) -> Layered {
+        let Some(mut first) = self.workers.first().cloned() else { return self };
+        for (asides, marks) in self.asides.iter_mut().zip(&mut first.marks) {
+            let of_all: Vec<bool> = asides.iter().map(|aside| aside.members.is_empty()).collect();
+            let is_of_all = |aside: u32| of_all.get(aside as usize).copied().unwrap_or(false);
+            let place = |aside: u32| (0..aside).filter(|other| is_of_all(*other)).count() as u32;
+            marks.retain(|mark| is_of_all(mark.aside));
+            marks.iter_mut().for_each(|mark| mark.aside = place(mark.aside));
+            asides.retain(|aside| aside.members.is_empty());
+        }
+        let worker = |rank| LayeredWorker { host: format!("host{rank}"), ..first.clone() };
+        self.workers = (0..count).map(worker).collect();
+        self.forget_recorded();
         self
+    }
+
+    /// Forget how long operations took: what is to be played is not what was recorded.
+    pub fn forget_recorded(&mut self) {
+        self.recorded.clear();
+        for operation in self.asides.iter_mut().flatten() {
+            operation.recorded.clear();
+        }
+    }
+
+    /// The asides of a step.
+    pub fn asides_of(&self, step: usize) -> &[Operation] {
+        self.asides.get(step).map_or(&[], Vec::as_slice)
     }
 
     /// The same, with what handing an operation over takes told apart from the backward passes that contain it: then it
@@ -161,8 +269,8 @@ impl Layered {
         layers.flat_map(|(place, layer)| layer.tensors.iter().map(move |_| place as u32)).collect()
     }
 
-    /// The groups, and one more for each tensor that none of them has, in the order in which the backward pass
-    /// completes them: the group that is complete first, first.
+    /// The groups, and one more for each tensor that none of them has (unless the program decides what is sent), in the order
+    /// in which the backward pass completes them: the group that is complete first, first.
     pub fn all_groups(&self) -> Vec<Group> {
         let layer_of = self.layer_of_tensors();
         let mut alone = vec![true; layer_of.len()];
@@ -178,7 +286,8 @@ impl Layered {
                 groups.push(Group { tensors });
             }
         }
-        let left = (0..layer_of.len() as u32).filter(|tensor| alone[*tensor as usize]);
+        let left = (0..layer_of.len() as u32)
+            .filter(|tensor| alone[*tensor as usize] && !self.own_buckets);
         groups.extend(left.map(|tensor| Group { tensors: vec![tensor] }));
         groups.sort_by_key(|group| {
             let first = group.tensors.iter().min().copied().unwrap_or(0);
@@ -210,7 +319,7 @@ impl Layered {
         }
         groups.retain(|group| !group.tensors.is_empty());
         if groups != self.groups {
-            self.recorded.clear();
+            self.forget_recorded();
         }
         self.groups = groups;
         unknown
@@ -235,7 +344,8 @@ impl Layered {
                 self.operation(group, recorded.cloned().unwrap_or_default())
             }));
         }
-        let mut chain = Chain::new(self, &groups);
+        graph.operations.extend((0..self.steps()).flat_map(|step| self.asides_of(step)).cloned());
+        let chain = Chain::new(self, &groups);
         for (rank, worker) in self.workers.iter().enumerate() {
             chain.worker(&mut graph, Rank(rank as u32), worker);
         }
@@ -259,101 +369,10 @@ impl Layered {
     }
 }
 
-/// Writes one worker's nodes after another.
-struct Chain<'l> {
-    layered: &'l Layered,
-    /// For each layer, the groups that its tensors are in.
-    needed: Vec<Vec<u32>>,
-    /// For each layer, the groups that its backward pass completes.
-    completed: Vec<Vec<u32>>,
-    groups: usize,
-    /// Whether any step of any worker ends with updates: then all have a node for them, because workers that are compared have
-    /// the same nodes.
-    updates_last: bool,
-}
-
-impl<'l> Chain<'l> {
-    fn new(layered: &'l Layered, groups: &[Group]) -> Chain<'l> {
-        let layer_of = layered.layer_of_tensors();
-        let mut needed = vec![Vec::new(); layered.layers.len()];
-        let mut completed = vec![Vec::new(); layered.layers.len()];
-        for (place, group) in groups.iter().enumerate() {
-            let mut layers: Vec<u32> =
-                group.tensors.iter().map(|tensor| layer_of[*tensor as usize]).collect();
-            layers.sort_unstable();
-            layers.dedup();
-            // Backward comes last to the layer that is first in the forward pass.
-            completed[layers[0] as usize].push(place as u32);
-            for layer in layers {
-                needed[layer as usize].push(place as u32);
-            }
-        }
-        let mut tails = layered.workers.iter().flat_map(|worker| &worker.tails);
-        let updates_last = tails.any(|tail| tail.update > 0);
-        Chain { layered, needed, completed, groups: groups.len(), updates_last }
-    }
-
-    fn worker(&mut self, graph: &mut Graph, rank: Rank, worker: &LayeredWorker) {
-        let first = graph.nodes.len() as u32;
-        let mut add = |name: &Arc<str>, phase, role, gap, length| {
-            let name = name.clone();
-            graph.nodes.push(Node { name, rank, phase, role, length, gap, after: Vec::new() });
-        };
-        let [wait, parameters, end]: [Arc<str>; 3] =
-            ["wait", "parameters", "end of step"].map(Into::into);
-        let operation = |step: usize, group: u32| OperationId((step * self.groups) as u32 + group);
-        for step in 0..self.layered.steps() {
-            let times = &worker.steps[step];
-            let mut awaited = vec![!self.layered.crosses_step || step == 0; self.groups];
-            for (place, layer) in self.layered.layers.iter().enumerate() {
-                let mut needs = false;
-                if times[place].wait_gap > 0 {
-                    add(&layer.name, Phase::Other, Role::Work, times[place].wait_gap, 0);
-                }
-                for &group in &self.needed[place] {
-                    if !std::mem::replace(&mut awaited[group as usize], true) {
-                        needs = true;
-                        let role = Role::Await(operation(step - 1, group));
-                        add(&layer.name, Phase::Other, role, 0, 0);
-                    }
-                }
-                if self.layered.crosses_step && step > 0 && (needs || times[place].update > 0) {
-                    add(&layer.name, Phase::Update, Role::Work, 0, times[place].update);
-                }
-                let LayerTimes { forward, forward_gap, .. } = times[place];
-                add(&layer.name, Phase::Forward, Role::Work, forward_gap, forward);
-            }
-            for (place, layer) in self.layered.layers.iter().enumerate().rev() {
-                let LayerTimes { backward, backward_gap, .. } = times[place];
-                add(&layer.name, Phase::Backward, Role::Work, backward_gap, backward);
-                for &group in &self.completed[place] {
-                    let role = Role::Post(operation(step, group));
-                    add(&layer.name, Phase::Other, role, 0, self.layered.post);
-                }
-            }
-            if !self.layered.crosses_step {
-                for group in 0..self.groups as u32 {
-                    add(&wait, Phase::Other, Role::Await(operation(step, group)), 0, 0);
-                }
-                let update = times.iter().map(|times| times.update).sum();
-                add(&parameters, Phase::Update, Role::Work, 0, update);
-            }
-            let Tail { update, rest } = worker.tails.get(step).copied().unwrap_or_default();
-            if self.updates_last {
-                add(&parameters, Phase::Update, Role::Work, 0, update);
-            }
-            add(&end, Phase::Other, Role::StepEnd(step as u32), rest, 0);
-        }
-        let nodes = (first..graph.nodes.len() as u32).map(NodeId).collect();
-        let lane = Lane { name: "training".into(), kind: LaneKind::Thread };
-        let lanes = vec![Sequence { lane, nodes }];
-        graph.workers.push(Worker { host: worker.host.clone(), lanes });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{OperationId, Role};
 
     fn layer(name: &str, elements: &[u64]) -> Layer {
         let tensor = |(place, &elements): (usize, &u64)| Tensor {

@@ -2,10 +2,13 @@
 //! what. How long communication takes is not written here: it follows from the network and the settings, or from what was
 //! recorded.
 
+mod asides;
 mod build;
+mod chain;
 mod change;
 mod clocks;
 mod edges;
+mod groups;
 mod handing;
 pub mod layered;
 mod observed;
@@ -123,7 +126,8 @@ pub struct Operation {
     pub dtype: Dtype,
     /// Smaller goes first.
     pub priority: i64,
-    /// Nanoseconds from the last post to the end, for each member in order, as recorded; empty if it was not.
+    /// Nanoseconds from the last post that a member [needs](OperationKind::needs) to its end, for each member in order, as
+    /// recorded; empty if it was not.
     pub recorded: Vec<u64>,
 }
 
@@ -149,6 +153,15 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
+    /// Whether a member cannot be through before another takes part, both by their places: who only gives waits for nobody.
+    pub const fn needs(self, member: usize, other: usize) -> bool {
+        match self {
+            OperationKind::Broadcast | OperationKind::SendReceive => other == 0 || other == member,
+            OperationKind::Reduce => member == 0 || other == member,
+            _ => true,
+        }
+    }
+
     /// As traces name it.
     pub const fn word(self) -> &'static str {
         match self {

@@ -211,7 +211,6 @@ impl Building {
     fn settle(&mut self, trace: &Trace) {
         let mut alone = 0;
         for (operation, posts) in self.graph.operations.iter_mut().zip(&mut self.posts) {
-            let last = posts.iter().map(|(_, post, _)| *post).max().unwrap_or_default();
             let of_all = posts.len() == trace.workers.len() && posts.len() > 1;
             if of_all && operation.kind != OperationKind::SendReceive {
                 // Of however many workers there are, also if there were more of them.
@@ -219,7 +218,14 @@ impl Building {
             } else {
                 operation.members = posts.iter().map(|(rank, ..)| *rank).collect();
             }
-            operation.recorded = posts.iter().map(|(.., over)| over.since(last)).collect();
+            let needed = |place: usize| {
+                let others = posts.iter().enumerate();
+                let others = others.filter(|(other, _)| operation.kind.needs(place, *other));
+                others.map(|(_, (_, post, _))| *post).max().unwrap_or_default()
+            };
+            let ends = posts.iter().enumerate();
+            operation.recorded =
+                ends.map(|(place, (.., over))| over.since(needed(place))).collect();
             alone += u64::from(posts.len() < trace.workers.len());
         }
         if alone > 0 {
@@ -255,7 +261,8 @@ fn kind(operation: &str) -> OperationKind {
     }
 }
 
-fn described(collective: &Collective) -> Operation {
+/// An operation as one of its workers saw it.
+pub(super) fn described(collective: &Collective) -> Operation {
     let dtype = collective.dtype.unwrap_or(Dtype::F32);
     Operation {
         name: collective.tensor.clone().unwrap_or_else(|| collective.group.clone()),

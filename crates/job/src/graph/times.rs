@@ -1,7 +1,7 @@
-//! What the layers of a worker took in one step, from its spans: passes, updates, and what passed between them. Waiting for other
-//! workers is not counted; what operations take is not known here.
+//! What the layers of a worker took in one step, from its spans: passes, updates, and what passed between them, with the marks of
+//! operations that carry no gradients. Waiting for other workers is not counted; what operations take is not known here.
 
-use super::layered::{LayerTimes, Tail};
+use super::layered::{LayerTimes, Mark, MarkKind, Slot, Tail};
 use crate::trace::{Kind, Layer, Phase, Span, Stamp};
 
 /// The times of one step, as spans come in.
@@ -15,10 +15,30 @@ pub(super) struct StepTimes {
     passed: u64,
     /// Up to where everything is accounted for.
     cursor: Stamp,
-    /// Layers and phases that are not over: end, layer, phase.
-    open: Vec<(Stamp, usize, Phase)>,
+    /// Passes that are not over, the innermost last.
+    open: Vec<Pass>,
+    /// Where the worker took part in asides and waited for them.
+    marks: Vec<Mark>,
+    /// How many of them, from the last one back, are at a place that what comes next will tell.
+    placeless: usize,
     /// Whether layers wait for their own tensors, and updates may lie anywhere in a step.
     crosses_step: bool,
+}
+
+/// A pass of a layer.
+struct Pass {
+    end: Stamp,
+    layer: usize,
+    phase: Phase,
+    /// Up to where its time is accounted for by marks or by passes inside.
+    until: Stamp,
+}
+
+/// What a step took.
+pub(super) struct Took {
+    pub layers: Vec<LayerTimes>,
+    pub tail: Tail,
+    pub marks: Vec<Mark>,
 }
 
 impl StepTimes {
@@ -31,6 +51,8 @@ impl StepTimes {
             passed: 0,
             cursor: from,
             open: Vec::new(),
+            marks: Vec::new(),
+            placeless: 0,
             crosses_step,
         }
     }
@@ -48,6 +70,10 @@ impl StepTimes {
         if phase == Phase::Other {
             return true;
         }
+        if layer.is_none() && phase != Phase::Update {
+            // It is a part of the gap before what comes next.
+            return false;
+        }
         self.inside(span);
         let gap = span.begin.since(self.cursor);
         self.cursor = self.cursor.max(span.end());
@@ -56,23 +82,28 @@ impl StepTimes {
             self.passed += gap;
             return true;
         }
+        let count = self.layers.len();
         let Some(place) = layer else {
-            self.update += if phase == Phase::Update { gap + span.length } else { 0 };
-            return phase == Phase::Update;
+            self.update += gap + span.length;
+            self.place_marks(Slot::update(count));
+            return true;
         };
         let passed = self.passed();
+        let pass = Pass { end: span.end(), layer: place, phase, until: span.begin };
         let times = &mut self.layers[place];
         match phase {
             Phase::Forward => {
                 times.update += passed;
                 times.forward += span.length;
                 times.forward_gap += gap;
-                self.open.push((span.end(), place, phase));
+                self.open.push(pass);
+                self.place_marks(Slot::forward(place));
             }
             Phase::Backward => {
                 times.backward += span.length;
                 times.backward_gap += passed + gap;
-                self.open.push((span.end(), place, phase));
+                self.open.push(pass);
+                self.place_marks(Slot::backward(place, count));
             }
             Phase::Update => times.update += gap + span.length,
             Phase::Other => {}
@@ -99,20 +130,58 @@ impl StepTimes {
 
     /// What happens inside a layer's pass is not the layer's own.
     fn inside(&mut self, span: &Span) {
-        self.open.retain(|(end, ..)| *end > span.begin);
-        if let Some(&(end, outer, phase)) = self.open.last() {
-            let inside = span.length.min(end.since(span.begin));
-            let times = &mut self.layers[outer];
-            match phase {
-                Phase::Forward => times.forward = times.forward.saturating_sub(inside),
-                _ => times.backward = times.backward.saturating_sub(inside),
-            }
+        self.open.retain(|pass| pass.end > span.begin);
+        if let Some(pass) = self.open.last_mut() {
+            let inside = span.length.min(pass.end.since(span.begin));
+            pass.until = pass.until.max(span.end());
+            let time = self.layers[pass.layer].of_pass(pass.phase);
+            *time = time.saturating_sub(inside);
         }
+    }
+
+    /// The worker takes part in an aside.
+    pub fn posted(&mut self, aside: u32, at: Stamp) {
+        self.mark(aside, MarkKind::Posted, at, at);
+    }
+
+    /// It waits for an aside.
+    pub fn awaited(&mut self, aside: u32, wait: &Span) {
+        self.mark(aside, MarkKind::Awaited, wait.begin, wait.end());
+    }
+
+    /// Inside a pass, what of it came before belongs to the mark; elsewhere, what passed since what came before.
+    fn mark(&mut self, aside: u32, kind: MarkKind, from: Stamp, to: Stamp) {
+        let count = self.layers.len();
+        self.open.retain(|pass| pass.end > from);
+        let Some(pass) = self.open.last_mut() else {
+            let gap = from.since(self.cursor);
+            self.cursor = self.cursor.max(to);
+            self.placeless += 1;
+            self.marks.push(Mark { aside, kind, slot: Slot::end(count), gap, work: 0 });
+            return;
+        };
+        let slot = match pass.phase {
+            Phase::Forward => Slot::forward(pass.layer),
+            _ => Slot::backward(pass.layer, count),
+        };
+        let time = self.layers[pass.layer].of_pass(pass.phase);
+        let work = from.since(pass.until).min(*time);
+        *time -= work;
+        *time = time.saturating_sub(to.since(from));
+        pass.until = pass.until.max(to);
+        self.place_marks(slot);
+        self.marks.push(Mark { aside, kind, slot, gap: 0, work });
+    }
+
+    /// What has no place yet comes before this.
+    fn place_marks(&mut self, slot: Slot) {
+        let from = self.marks.len() - std::mem::take(&mut self.placeless);
+        self.marks[from..].iter_mut().for_each(|mark| mark.slot = slot);
     }
 
     /// The layers' times, and what is left to the end of the step. Updates of no particular layer are shared out by the
     /// length of parameters; those that cross the step and come after the last pass are a part of what is left, told apart.
-    pub fn finish(mut self, layers: &[Layer], to: Stamp) -> (Vec<LayerTimes>, Tail) {
+    pub fn finish(mut self, layers: &[Layer], to: Stamp) -> Took {
         let bytes =
             |layer: &Layer| layer.tensors.iter().map(|tensor| tensor.bytes()).sum::<u64>() as f64;
         let all: f64 = layers.iter().map(bytes).sum();
@@ -122,7 +191,14 @@ impl StepTimes {
             }
         }
         let rest = self.passed + to.since(self.cursor);
-        (self.layers, Tail { update: self.updated, rest })
+        // Layers that are called twice have one place: whatever that does to the order of passes, marks keep theirs, because
+        // workers that took part in operations in different orders would wait for each other for ever.
+        let mut last = Slot::forward(0);
+        for mark in &mut self.marks {
+            last = last.max(mark.slot);
+            mark.slot = last;
+        }
+        Took { layers: self.layers, tail: Tail { update: self.updated, rest }, marks: self.marks }
     }
 }
 
@@ -155,7 +231,7 @@ mod tests {
         for span in &spans {
             assert!(times.add(span, ["a", "b"].iter().position(|name| *name == &*span.name)));
         }
-        let (layers, tail) = times.finish(&[], Stamp(100));
+        let Took { layers, tail, .. } = times.finish(&[], Stamp(100));
         let a = LayerTimes {
             wait_gap: 5,
             update: 10,
@@ -173,5 +249,47 @@ mod tests {
             backward: 5,
         };
         assert_eq!((layers, tail), (vec![a, b], Tail { update: 4, rest: 6 }));
+    }
+    fn mark(aside: u32, kind: MarkKind, slot: Slot, gap: u64, work: u64) -> Mark {
+        Mark { aside, kind, slot, gap, work }
+    }
+
+    #[test]
+    fn an_aside_splits_the_gap_that_it_is_in() {
+        let work = |phase| Kind::Work(phase);
+        let mut times = StepTimes::new(1, Stamp(0), false);
+        times.posted(0, Stamp(10));
+        times.awaited(0, &span("wait", 12, 20, Kind::Wait));
+        times.add(&span("a", 25, 40, work(Phase::Forward)), Some(0));
+        times.add(&span("a", 40, 60, work(Phase::Backward)), Some(0));
+        times.add(&span("all", 60, 70, Kind::Wait), None);
+        times.posted(1, Stamp(71));
+        times.add(&span("update", 74, 80, work(Phase::Update)), None);
+        times.posted(2, Stamp(85));
+        let Took { layers, tail, marks } = times.finish(&[], Stamp(90));
+        assert_eq!((layers[0].forward_gap, layers[0].forward, layers[0].backward), (5, 15, 20));
+        assert_eq!(tail.rest, 5);
+        let expected = [
+            mark(0, MarkKind::Posted, Slot::forward(0), 10, 0),
+            mark(0, MarkKind::Awaited, Slot::forward(0), 2, 0),
+            mark(1, MarkKind::Posted, Slot::update(1), 1, 0),
+            mark(2, MarkKind::Posted, Slot::end(1), 5, 0),
+        ];
+        assert_eq!(marks, expected);
+    }
+
+    #[test]
+    fn an_aside_inside_a_pass_takes_what_came_before_it_and_its_wait_is_nobodys() {
+        let mut times = StepTimes::new(1, Stamp(0), false);
+        times.add(&span("norm", 10, 100, Kind::Work(Phase::Forward)), Some(0));
+        times.posted(0, Stamp(30));
+        times.awaited(0, &span("wait", 35, 75, Kind::Wait));
+        let Took { layers, marks, .. } = times.finish(&[], Stamp(100));
+        assert_eq!(layers[0].forward, 25);
+        let expected = [
+            mark(0, MarkKind::Posted, Slot::forward(0), 0, 20),
+            mark(0, MarkKind::Awaited, Slot::forward(0), 0, 5),
+        ];
+        assert_eq!(marks, expected);
     }
 }

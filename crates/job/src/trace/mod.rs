@@ -76,9 +76,12 @@ impl fmt::Display for Problem {
 pub struct WorkerTrace {
     /// Whose trace this is.
     pub rank: Rank,
-    /// Workers with the same host share a clock and memory. Never empty: importers make up a name for each worker
-    /// whose file has none.
+    /// Workers with the same host share memory and, as a rule, a clock. Never empty: importers make up a name for each
+    /// worker whose file has none.
     pub host: String,
+    /// Workers with the same name here share a clock wherever they are: one that does not tick, of a prediction. See
+    /// [`WorkerTrace::clock`].
+    pub common_clock: Option<String>,
     /// How many workers took part, where the file says so.
     pub world: Option<u32>,
     /// The view in force at the end, in traces of ours.
@@ -94,6 +97,13 @@ pub struct WorkerTrace {
     pub spans: Vec<Span>,
     /// Steps that were recorded from begin to end.
     pub steps: Vec<Step>,
+}
+
+impl WorkerTrace {
+    /// Which clock it has: its host's, unless it shares another.
+    pub fn clock(&self) -> &str {
+        self.common_clock.as_deref().unwrap_or(&self.host)
+    }
 }
 
 /// A layer of a model: a module that has parameters of its own.

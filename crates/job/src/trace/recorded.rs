@@ -136,7 +136,8 @@ pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>)
             .with(About::FIELD, serde_json::json!(own));
         let (worker, more) = assemble(&header, events, &format!("{place}, worker {rank}"));
         problems.extend(more);
-        workers.push(worker);
+        // Who wrote all of them into one file had one clock.
+        workers.push(WorkerTrace { common_clock: Some(place.to_string()), ..worker });
     }
     (workers, problems)
 }

@@ -106,7 +106,10 @@ impl Way {
         }
         // What is known ends somewhere: from there on, the last member is taken to be the reason.
         stretches.retain(|stretch| stretch.over != Over::Unknown);
-        let post = played.last_posts[operation.index()];
+        // Who only gives is through before others take part: then it was its own post.
+        let is_before = |post: &NodeId| played.ends[post.index()] <= over;
+        let post = played.last_posts[operation.index()].filter(is_before);
+        let post = post.or_else(|| node_of((OpId(operation.0), rank)));
         let posted = post.map_or(Time::ZERO, |post| played.ends[post.index()]);
         stretches.retain(|stretch| stretch.to > posted);
         if let Some(first) = stretches.last_mut() {

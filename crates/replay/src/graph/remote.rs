@@ -53,14 +53,22 @@ impl Network {
 
 /// The state of what is between workers.
 pub(super) enum Remote {
-    Complete(Complete),
+    Apart(Apart),
+    Lumped(Lumped),
     Served(Served),
     Engines(Box<Cluster>),
 }
 
-/// Operations of which only the beginning and the end are looked at.
-pub(super) struct Complete {
+/// Operations that take a given time, whatever else is on its way: each member is through so long after the last that it needs.
+pub(super) struct Apart {
     rule: Rule,
+    /// For each operation, since when each member takes part; empty while nobody does.
+    posts: Vec<Vec<Option<Time>>>,
+}
+
+/// Operations one after another over one link.
+pub(super) struct Lumped {
+    rate: Rate,
     joined: Joined,
     /// Operations whose members all take part, earliest first.
     whole: BinaryHeap<Reverse<(Time, OperationId)>>,
@@ -104,7 +112,6 @@ impl Joined {
 enum Rule {
     Free,
     Recorded,
-    Lumped(Rate),
 }
 
 impl Remote {
@@ -112,7 +119,14 @@ impl Remote {
         let rule = match network {
             Network::Free => Rule::Free,
             Network::Recorded => Rule::Recorded,
-            Network::Lumped(rate) => Rule::Lumped(*rate),
+            Network::Lumped(rate) => {
+                return Ok(Remote::Lumped(Lumped {
+                    rate: *rate,
+                    joined: Joined::new(graph),
+                    whole: BinaryHeap::new(),
+                    free_at: Time::ZERO,
+                }));
+            }
             Network::Served(prices) => return Ok(Remote::Served(Served::new(graph, prices))),
             Network::Engines { view, topology, config } => {
                 let workers = if config.mirrored { 1 } else { view.size() };
@@ -124,31 +138,26 @@ impl Remote {
                 return Ok(Remote::Engines(Box::new(cluster)));
             }
         };
-        Ok(Remote::Complete(Complete {
-            rule,
-            joined: Joined::new(graph),
-            whole: BinaryHeap::new(),
-            free_at: Time::ZERO,
-        }))
+        Ok(Remote::Apart(Apart { rule, posts: vec![Vec::new(); graph.operations.len()] }))
     }
 
     pub fn events(&self) -> u64 {
         match self {
-            Remote::Complete(_) | Remote::Served(_) => 0,
+            Remote::Apart(_) | Remote::Lumped(_) | Remote::Served(_) => 0,
             Remote::Engines(cluster) => cluster.events(),
         }
     }
 
     pub fn traffic(&self) -> Vec<Totals> {
         match self {
-            Remote::Complete(_) | Remote::Served(_) => Vec::new(),
+            Remote::Apart(_) | Remote::Lumped(_) | Remote::Served(_) => Vec::new(),
             Remote::Engines(cluster) => cluster.traffic(),
         }
     }
 
     pub fn take_waits(&mut self) -> Option<Box<Waits>> {
         match self {
-            Remote::Complete(_) | Remote::Served(_) => None,
+            Remote::Apart(_) | Remote::Lumped(_) | Remote::Served(_) => None,
             Remote::Engines(cluster) => cluster.take_waits(),
         }
     }
@@ -157,9 +166,10 @@ impl Remote {
     pub fn go_on(&mut self, graph: &Graph, lanes: &mut Lanes<'_>) -> Result<bool, ReplayError> {
         let posted = lanes.take_posts();
         match self {
-            Remote::Complete(complete) => {
-                complete.join(graph, posted);
-                Ok(complete.end_one(graph, lanes))
+            Remote::Apart(apart) => apart.end_what_is_ready(graph, posted, lanes),
+            Remote::Lumped(lumped) => {
+                lumped.join(graph, posted);
+                Ok(lumped.end_one(graph, lanes))
             }
             Remote::Served(served) => {
                 served.join(graph, posted);
@@ -189,7 +199,52 @@ impl Remote {
     }
 }
 
-impl Complete {
+impl Apart {
+    /// Begin and end of everything follow from what comes before, so no order has to be kept. False if nobody took part in
+    /// anything.
+    fn end_what_is_ready(
+        &mut self,
+        graph: &Graph,
+        posted: Vec<Posted>,
+        lanes: &mut Lanes<'_>,
+    ) -> Result<bool, ReplayError> {
+        let any = !posted.is_empty();
+        for Posted { at, rank, operation: id } in posted {
+            let operation = &graph.operations[id.index()];
+            let members = size(operation, graph.workers.len());
+            let place = place_of(operation, rank)?;
+            let posts = &mut self.posts[id.index()];
+            posts.resize(members, None);
+            posts[place] = Some(at);
+            let ready = |member: usize| -> Option<Time> {
+                let needed = (0..members).filter(|other| operation.kind.needs(member, *other));
+                needed
+                    .map(|other| posts[other])
+                    .try_fold(Time::ZERO, |last, at| Some(last.max(at?)))
+            };
+            // Where everybody needs everybody, one speaks for all.
+            let mutual = operation.kind.needs(1, 2);
+            let of_all = mutual.then(|| ready(0));
+            if of_all == Some(None) {
+                continue;
+            }
+            // Only who needs this one can be ready because of it.
+            for member in (0..members).filter(|member| operation.kind.needs(*member, place)) {
+                let Some(last) = of_all.unwrap_or_else(|| ready(member)) else { continue };
+                let rank = operation.members.get(member).copied().unwrap_or(Rank(member as u32));
+                let length = match self.rule {
+                    Rule::Free => 0,
+                    Rule::Recorded => operation.recorded.get(member).copied().unwrap_or(0),
+                };
+                lanes.arrived(id, rank, Time(last.0 + length));
+            }
+        }
+        lanes.go_on();
+        Ok(any)
+    }
+}
+
+impl Lumped {
     fn join(&mut self, graph: &Graph, posted: Vec<Posted>) {
         self.whole.extend(self.joined.complete(graph, posted).map(Reverse));
     }
@@ -199,24 +254,24 @@ impl Complete {
         let Some(Reverse((last, id))) = self.whole.pop() else { return false };
         let operation = &graph.operations[id.index()];
         let workers = graph.workers.len();
-        if let Rule::Lumped(rate) = self.rule {
-            let seconds = wire_bytes(operation, workers) / rate.bytes_per_second();
-            self.free_at = Time(self.free_at.max(last).0 + (seconds * 1e9) as u64);
-        }
+        let seconds = wire_bytes(operation, workers) / self.rate.bytes_per_second();
+        self.free_at = Time(self.free_at.max(last).0 + (seconds * 1e9) as u64);
         for place in 0..size(operation, workers) {
             let rank = operation.members.get(place).copied().unwrap_or(Rank(place as u32));
-            let at = match self.rule {
-                Rule::Free => last,
-                Rule::Recorded => {
-                    Time(last.0 + operation.recorded.get(place).copied().unwrap_or(0))
-                }
-                Rule::Lumped(_) => self.free_at,
-            };
-            lanes.arrived(id, rank, at);
+            lanes.arrived(id, rank, self.free_at);
         }
         lanes.go_on();
         true
     }
+}
+
+/// A worker's place among the members.
+fn place_of(operation: &Operation, rank: Rank) -> Result<usize, ReplayError> {
+    if operation.members.is_empty() {
+        return Ok(rank.index());
+    }
+    let found = operation.members.iter().position(|member| *member == rank);
+    found.ok_or(ReplayError::UnknownWorker(rank))
 }
 
 fn size(operation: &Operation, workers: usize) -> usize {
@@ -245,12 +300,7 @@ fn wire_bytes(operation: &Operation, workers: usize) -> f64 {
 pub(super) fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, ReplayError> {
     let operation = &graph.operations[id.index()];
     let members = &operation.members;
-    let place = if members.is_empty() {
-        rank.index()
-    } else {
-        let found = members.iter().position(|member| *member == rank);
-        found.ok_or(ReplayError::UnknownWorker(rank))?
-    };
+    let place = place_of(operation, rank)?;
     let (elements, count) = (operation.elements, size(operation, graph.workers.len()) as u64);
     let shares = || -> Arc<[u64]> {
         (0..count).map(|place| elements / count + u64::from(place < elements % count)).collect()

@@ -227,6 +227,7 @@ impl Model {
             host: host.clone(),
             steps: vec![times(worker, layers.len()); steps],
             tails: vec![Tail { rest: nanoseconds(worker.rest), ..Tail::default() }; steps],
+            marks: Vec::new(),
         };
         let parts = seen.workers.iter().zip(&surroundings.hosts).map(part).collect();
         let layered = Layered {

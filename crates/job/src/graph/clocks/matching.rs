@@ -145,7 +145,7 @@ fn clocks(
 ) -> (Vec<Clock>, Vec<usize>) {
     let mut apart: BTreeMap<&str, u64> = BTreeMap::new();
     for message in messages {
-        let [from, to] = message.workers.map(|worker| trace.workers[worker].host.as_str());
+        let [from, to] = message.workers.map(|worker| trace.workers[worker].clock());
         let early = message.sent.0.saturating_sub(message.received.0);
         if from == to && early > ONE_CLOCK {
             *apart.entry(from).or_default() += 1;
@@ -160,8 +160,8 @@ fn clocks(
     let mut clock_of = Vec::with_capacity(trace.workers.len());
     for worker in &trace.workers {
         let next = clocks.len();
-        let own = apart.contains_key(worker.host.as_str());
-        let clock = if own { next } else { *by_host.entry(&worker.host).or_insert(next) };
+        let own = apart.contains_key(worker.clock());
+        let clock = if own { next } else { *by_host.entry(worker.clock()).or_insert(next) };
         if clock == next {
             let host = if own {
                 format!("{} (worker {})", worker.host, worker.rank)
