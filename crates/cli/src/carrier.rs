@@ -1,7 +1,7 @@
 //! What carries the operations of a job from worker to worker, and whether enough is known of it for the engines to play
 //! them. Otherwise they take as long as they were recorded to take. What is asked about a job is not known here.
 
-use crate::scenario::{Loaded, WireSource};
+use crate::scenario::{Loaded, MemorySource, WireSource};
 use paceline_job::{
     Link,
     graph::{Graph, Job},
@@ -40,7 +40,9 @@ impl Carrier {
     pub fn is_known(self, loaded: &Loaded) -> bool {
         match self {
             Carrier::Nothing => true,
-            Carrier::Memory => loaded.memory_measured || loaded.wire == WireSource::Given,
+            Carrier::Memory => {
+                loaded.memory != MemorySource::Usual || loaded.wire == WireSource::Given
+            }
             Carrier::Wires => loaded.wire != WireSource::Nowhere,
             Carrier::Missing(_) => false,
         }

@@ -9,7 +9,10 @@ use paceline_job::{
     graph::{Alignment, Clocks, Job, wire},
     trace::{Problem, Trace},
 };
-use paceline_replay::{ClusterConfig, graph::Scenario};
+use paceline_replay::{
+    ClusterConfig,
+    graph::{Scenario, memory},
+};
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -47,8 +50,8 @@ pub struct Loaded {
     pub scenario: Scenario,
     /// How the wire's rate is known.
     pub wire: WireSource,
-    /// Whether workers measured the memory that they share when they met.
-    pub memory_measured: bool,
+    /// How it is known what the memory carries that workers share.
+    pub memory: MemorySource,
     /// How many workers take part in operations, if the trace has but one of them.
     pub missing: Option<usize>,
     /// What was wrong with the trace.
@@ -82,13 +85,23 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
         Some(path) => apply(&plan(path)?, &mut job),
         None => job.settings.clone().unwrap_or_default(),
     };
-    let scenario = Scenario {
+    let mut scenario = Scenario {
         graph: job.graph.clone(),
         settings,
         wire: Link { rate, latency },
         memory: met.memory.unwrap_or_else(usual_memory),
+        met: met.memory,
         config: ClusterConfig::default(),
     };
+    // Operations of others do not show what ours would take.
+    let ours = trace.workers.iter().any(|worker| worker.view.is_some());
+    let shown = ours.then(|| memory(&scenario)).flatten();
+    let memory_source = match (shown, met.memory) {
+        (Some(_), _) => MemorySource::Operations,
+        (None, Some(_)) => MemorySource::Meeting,
+        (None, None) => MemorySource::Usual,
+    };
+    scenario.memory = shown.unwrap_or(scenario.memory);
     let missing = carrier::missing(&trace, &job);
     let mut problems = std::mem::take(&mut trace.problems);
     problems.extend(of_clocks);
@@ -99,7 +112,7 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
         job,
         scenario,
         wire: source,
-        memory_measured: met.memory.is_some(),
+        memory: memory_source,
         missing,
         problems,
     })
@@ -140,6 +153,27 @@ impl fmt::Display for WireSource {
             WireSource::Messages => "as its messages show",
             WireSource::Meeting => "as measured when workers met",
             WireSource::Nowhere => "unknown; give --bandwidth",
+        })
+    }
+}
+
+/// How it is known what memory carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemorySource {
+    /// Recorded operations show it.
+    Operations,
+    /// Workers measured it when they met.
+    Meeting,
+    /// It is not: what is usual is taken.
+    Usual,
+}
+
+impl fmt::Display for MemorySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemorySource::Operations => "as its operations show",
+            MemorySource::Meeting => "as measured when workers met",
+            MemorySource::Usual => "as usual",
         })
     }
 }

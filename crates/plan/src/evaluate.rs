@@ -280,7 +280,12 @@ fn average(layered: &Layered) -> Layered {
             *sum /= steps;
         }
         let tail = |of: fn(&Tail) -> u64| worker.tails.iter().map(of).sum::<u64>() / steps;
-        let tail = Tail { update: tail(|tail| tail.update), rest: tail(|tail| tail.rest) };
+        let tail = Tail {
+            handing: tail(|tail| tail.handing),
+            before_wait: tail(|tail| tail.before_wait),
+            update: tail(|tail| tail.update),
+            rest: tail(|tail| tail.rest),
+        };
         let marks = worker.marks.last().cloned().into_iter().collect();
         LayeredWorker { host: worker.host.clone(), steps: vec![sums], tails: vec![tail], marks }
     };

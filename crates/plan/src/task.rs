@@ -22,8 +22,8 @@ pub struct Task {
 impl Task {
     /// Another graph and other settings under the same conditions.
     pub(crate) fn scenario(&self, graph: Graph, settings: Settings) -> Scenario {
-        let Scenario { wire, memory, ref config, .. } = self.scenario;
-        Scenario { graph, settings, wire, memory, config: config.clone() }
+        let Scenario { wire, memory, met, ref config, .. } = self.scenario;
+        Scenario { graph, settings, wire, memory, met, config: config.clone() }
     }
 
     /// The layers, with what handing over takes told apart from their backward passes.

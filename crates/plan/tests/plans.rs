@@ -37,6 +37,7 @@ fn task(layers: &[(u64, u64, u64)], workers: usize, rate: f64, crosses: bool) ->
         settings: Settings { strategy: StrategyChoice("ring".to_string()), ..Settings::default() },
         wire: link(rate, Duration::from_micros(80)),
         memory: link(32e9, Duration::from_micros(5)),
+        met: None,
         config: ClusterConfig { worker, ..ClusterConfig::default() },
     };
     Task { scenario, layered: Some(layered), post: Duration::ZERO }

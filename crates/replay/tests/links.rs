@@ -37,7 +37,7 @@ fn scenario(hosts: &[&str], strategy: &str) -> Scenario {
     let strategy = StrategyChoice(strategy.to_string());
     let settings = Settings { strategy, credit: ByteSize::mib(4), ..Settings::default() };
     let config = ClusterConfig::default();
-    Scenario { graph, settings, wire: link(4e8, 50), memory: link(4e9, 5), config }
+    Scenario { graph, settings, wire: link(4e8, 50), memory: link(4e9, 5), met: None, config }
 }
 
 fn sum<'a>(links: impl Iterator<Item = &'a LinkShare>) -> f64 {

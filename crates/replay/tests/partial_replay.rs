@@ -43,6 +43,7 @@ fn scenario(layered: &Layered, strategy: &str, rate: f64) -> Scenario {
         settings: Settings { strategy, ..Settings::default() },
         wire: link(rate, Duration::from_micros(80)),
         memory: link(32e9, Duration::from_micros(5)),
+        met: None,
         config: ClusterConfig { worker, ..ClusterConfig::default() },
     }
 }

@@ -210,6 +210,7 @@ mod tests {
             settings: Settings::default(),
             wire: link,
             memory: link,
+            met: None,
             config: ClusterConfig::default(),
         };
         let groups = vec![vec!["w".to_string(), "b".to_string()]];

@@ -141,12 +141,10 @@ impl Report {
             )?;
         }
         if let Some(memory) = &self.memory {
-            let source =
-                if loaded.memory_measured { "as measured when workers met" } else { "as usual" };
             writeln!(
                 text,
-                "memory of {memory} ({source}), strategy {}, partition {}, credit {}",
-                self.strategy, self.partition, self.credit
+                "memory of {memory} ({}), strategy {}, partition {}, credit {}",
+                loaded.memory, self.strategy, self.partition, self.credit
             )?;
         }
         writeln!(text)?;

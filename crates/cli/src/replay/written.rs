@@ -2,7 +2,7 @@
 //! and the view of the job, so that it can be replayed like one. All workers are in one file: each is a process.
 
 use super::bars::{self, Bar, Row};
-use crate::scenario::{Loaded, WireSource};
+use crate::scenario::{Loaded, MemorySource, WireSource};
 use paceline_job::{
     Fusion, Measured, Rank, Time, View,
     graph::{
@@ -92,8 +92,9 @@ fn header(loaded: &Loaded) -> io::Result<Header> {
 fn view(loaded: &Loaded, hosts: Vec<String>) -> View {
     let scenario = &loaded.scenario;
     let recorded = loaded.trace.workers.iter().find_map(|worker| worker.view.as_ref());
+    let known = (loaded.memory != MemorySource::Usual).then_some(scenario.memory);
     let measured = Measured {
-        memory: loaded.memory_measured.then_some(scenario.memory),
+        memory: scenario.met.or(known),
         wire: (loaded.wire != WireSource::Nowhere).then_some(scenario.wire),
     };
     View {

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 pub(super) struct Part {
     /// Aside and when this worker took part, in order.
     pub posts: Vec<(u32, Stamp)>,
-    /// For each aside, the wait that was for it.
-    pub waits: HashMap<Stamp, u32>,
+    /// For the end of each wait that was for an aside, which one and when that was over.
+    pub waits: HashMap<Stamp, (u32, Stamp)>,
 }
 
 /// The asides of a step.
@@ -79,10 +79,9 @@ pub(super) fn of_step(records: &[Record<'_, '_>], clocks: &Clocks) -> Found {
             let end = wait.map(|(end, _)| *end);
             let part = &mut found.parts[place];
             part.posts.push((aside, seen.post));
-            part.waits.extend(end.map(|end| (end, aside)));
+            part.waits.extend(end.map(|end| (end, (aside, seen.over))));
             let rank = records[place].rank;
-            let [post, over] =
-                [seen.post, end.unwrap_or(seen.over)].map(|stamp| clocks.common(rank, stamp));
+            let [post, over] = [seen.post, seen.over].map(|stamp| clocks.common(rank, stamp));
             members.push(Member { collective: seen.collective, rank, post, over });
         }
         found.operations.push(operation(members, records.len()));

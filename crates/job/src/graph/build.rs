@@ -8,7 +8,7 @@ use super::{
     edges,
     groups::{self, Finder, Seen, Sent},
     handing,
-    layered::{Layered, LayeredWorker},
+    layered::{Group, Layered, LayeredWorker},
     observed,
     times::{StepTimes, Took},
 };
@@ -150,6 +150,16 @@ struct Operations<'t> {
     of_groups: Vec<Vec<Vec<Option<usize>>>>,
 }
 
+/// What one worker waited for, step by step.
+struct Waits {
+    /// For each group, from where the graph has its post to its end, by the worker's clock.
+    edges: Vec<Vec<Option<(Stamp, Stamp)>>>,
+    /// For the end of each wait, when the operation was over that it was for.
+    over: Vec<HashMap<Stamp, Stamp>>,
+    /// When the last gradients were handed over.
+    handed: Vec<Option<Stamp>>,
+}
+
 impl<'t> Building<'t> {
     fn layered(&mut self) -> Layered {
         let first = &self.trace.workers[0];
@@ -180,11 +190,14 @@ impl<'t> Building<'t> {
         let operations = Operations { of_groups: seen.iter().map(places).collect(), seen };
         let asides: Vec<Found> =
             (0..self.steps.len()).map(|step| self.asides(&layered, &operations, step)).collect();
-        for (place, worker) in self.trace.workers.iter().enumerate() {
+        let waits: Vec<Waits> = (0..self.trace.workers.len())
+            .map(|place| self.waits(&layered, &operations, &asides, place))
+            .collect();
+        for ((place, worker), waits) in self.trace.workers.iter().enumerate().zip(&waits) {
             let parts: Vec<&Part> = asides.iter().map(|found| &found.parts[place]).collect();
-            layered.workers.push(self.worker(worker, &layered.layers, &parts));
+            layered.workers.push(self.worker(worker, &layered.layers, &parts, waits));
         }
-        layered.recorded = self.recorded(&layered, &operations, &asides);
+        layered.recorded = self.recorded(&layered, &operations, &waits);
         let incomplete = asides.iter().map(|found| found.incomplete).sum();
         if incomplete > 0 {
             let text = "operations without gradients that some of their workers did not record; they are left out";
@@ -243,12 +256,14 @@ impl<'t> Building<'t> {
         worker: &WorkerTrace,
         layers: &[Layer],
         asides: &[&Part],
+        waits: &Waits,
     ) -> LayeredWorker {
         let places: HashMap<&str, usize> =
             layers.iter().enumerate().map(|(place, layer)| (&*layer.name, place)).collect();
         let mut found = LayeredWorker { host: worker.host.clone(), ..LayeredWorker::default() };
         let mut unknown = 0;
-        for (number, part) in self.steps.iter().zip(asides) {
+        for (step, (number, part)) in self.steps.iter().zip(asides).enumerate() {
+            let mut handed = waits.handed[step];
             let (from, to) = window(worker, *number);
             let mut times = StepTimes::new(layers.len(), from, worker.crosses_step);
             let mut posts = part.posts.iter().peekable();
@@ -256,14 +271,20 @@ impl<'t> Building<'t> {
                 while let Some((aside, at)) = posts.next_if(|(_, at)| *at <= span.begin) {
                     times.posted(*aside, *at);
                 }
+                if let Some(at) = handed.take_if(|at| *at <= span.begin) {
+                    times.handed(at);
+                }
                 match part.waits.get(&span.end()).filter(|_| span.kind == Kind::Wait) {
-                    Some(aside) => times.awaited(*aside, span),
+                    Some((aside, over)) => times.awaited(*aside, span, *over),
                     None => {
-                        unknown += u64::from(!times.add(span, places.get(&*span.name).copied()));
+                        let over = waits.over[step].get(&span.end()).copied();
+                        let layer = places.get(&*span.name).copied();
+                        unknown += u64::from(!times.add(span, layer, over));
                     }
                 }
             }
             posts.for_each(|(aside, at)| times.posted(*aside, *at));
+            handed.into_iter().for_each(|at| times.handed(at));
             let Took { layers, tail, marks } = times.finish(layers, to);
             found.steps.push(layers);
             found.tails.push(tail);
@@ -276,43 +297,93 @@ impl<'t> Building<'t> {
         found
     }
 
+    /// For each step, when each group's operation began in the graph and was over, and what waits were for.
+    fn waits(
+        &self,
+        layered: &Layered,
+        operations: &Operations<'_>,
+        asides: &[Found],
+        place: usize,
+    ) -> Waits {
+        let worker = &self.trace.workers[place];
+        let (groups, layer_of) = (layered.all_groups(), layered.layer_of_tensors());
+        // Backward completes a group with the layer that the next forward pass needs it for first.
+        let first =
+            |group: &Group| group.tensors.iter().map(|tensor| layer_of[*tensor as usize]).min();
+        let firsts: Vec<usize> =
+            groups.iter().map(|group| first(group).unwrap_or(0) as usize).collect();
+        let layers: Vec<&str> = firsts.iter().map(|first| &*layered.layers[*first].name).collect();
+        let count = self.steps.len();
+        let mut waits =
+            Waits { edges: Vec::new(), over: vec![HashMap::new(); count], handed: Vec::new() };
+        for (step, asides) in asides.iter().enumerate() {
+            let seen = &operations.seen[place][step];
+            let found: Vec<Option<&Seen<'_>>> = operations.of_groups[place][step]
+                .iter()
+                .map(|found| found.map(|found| &seen[found]))
+                .collect();
+            // Nothing waits for what was not recorded: it ends too late for any wait.
+            let mut over: Vec<Stamp> =
+                found.iter().map(|seen| seen.map_or(Stamp(i64::MAX), |seen| seen.over)).collect();
+            let (from, to) = window(worker, self.steps[step]);
+            if layered.crosses_step && step + 1 < count {
+                // What the next step's layers wait for. Nothing waits for operations of the last one.
+                let (from, to) = window(worker, self.steps[step + 1]);
+                let spans = between(worker, from, to).filter(|span| span.kind == Kind::Wait);
+                for (wait, operation) in edges::layers_waited_until(spans, &layers, &over) {
+                    waits.over[step + 1].insert(wait.end(), over[operation]);
+                }
+            } else if !layered.crosses_step {
+                let own = |span: &&Span| {
+                    span.kind == Kind::Wait && !asides.parts[place].waits.contains_key(&span.end())
+                };
+                let found = edges::waited_until(between(worker, from, to).filter(own), &over);
+                match found[..] {
+                    [(wait, operation)] => {
+                        waits.over[step].insert(wait.end(), over[operation]);
+                    }
+                    // Of several it is not known what passes between them whatever operations take: they are a part of that.
+                    _ => found.iter().for_each(|(wait, place)| over[*place] = wait.end()),
+                }
+            }
+            let ends = edges::backward_ends(between(worker, from, to));
+            let last = firsts.iter().rposition(|first| *first == 0);
+            let begin = |place: usize, seen: &Seen<'_>| {
+                let end = ends.get(layers[place]).copied().unwrap_or(seen.post);
+                if Some(place) == last { end.max(seen.post) } else { end }
+            };
+            let edges = found.iter().zip(&over).enumerate();
+            let edges: Vec<Option<(Stamp, Stamp)>> = edges
+                .map(|(place, (seen, over))| seen.map(|seen| (begin(place, seen), *over)))
+                .collect();
+            waits.handed.push(last.and_then(|last| edges[last]).map(|(begin, _)| begin));
+            waits.edges.push(edges);
+        }
+        waits
+    }
+
     /// On each worker from where the graph has the last post, after the backward pass of the layer that completes the group, to
-    /// where who waits goes on: hooks post before a backward pass is over, or after, and threads take a while to wake up.
+    /// the end.
     fn recorded(
         &mut self,
         layered: &Layered,
         operations: &Operations<'_>,
-        asides: &[Found],
+        waits: &[Waits],
     ) -> Vec<Vec<Vec<u64>>> {
-        let groups = layered.all_groups();
-        let layer_of = layered.layer_of_tensors();
-        // Backward completes a group with the layer that the next forward pass needs it for first.
-        let layers: Vec<&str> = groups
-            .iter()
-            .map(|group| {
-                let first = group.tensors.iter().map(|tensor| layer_of[*tensor as usize]).min();
-                &*layered.layers[first.unwrap_or(0) as usize].name
-            })
-            .collect();
+        let groups = layered.all_groups().len();
         let mut missing = 0;
         let mut recorded = Vec::with_capacity(self.steps.len());
-        for (step, asides) in asides.iter().enumerate() {
-            let of_worker = |(place, worker): (usize, &WorkerTrace)| {
-                let seen = &operations.seen[place][step];
-                let places = operations.of_groups[place][step].iter();
-                let found = places.map(|place| place.map(|place| &seen[place])).collect();
-                let part = &asides.parts[place];
-                self.at_edges(worker, step, found, &layers, layered.crosses_step, part)
-            };
-            let workers: Vec<Vec<Option<(Stamp, Stamp)>>> =
-                self.trace.workers.iter().enumerate().map(of_worker).collect();
+        for step in 0..self.steps.len() {
             let of_group = |place: usize| -> Vec<u64> {
-                let found: Option<Vec<_>> = workers.iter().map(|worker| worker[place]).collect();
-                let found = found.unwrap_or_default();
+                let found = self.trace.workers.iter().zip(waits).map(|(worker, waits)| {
+                    let common = |stamp| self.clocks.common(worker.rank, stamp);
+                    waits.edges[step][place].map(|(post, over)| (common(post), common(over)))
+                });
+                let found = found.collect::<Option<Vec<_>>>().unwrap_or_default();
                 let last = found.iter().map(|(post, _)| *post).max().unwrap_or_default();
                 found.iter().map(|(_, over)| over.since(last)).collect()
             };
-            let of_step: Vec<Vec<u64>> = (0..groups.len()).map(of_group).collect();
+            let of_step: Vec<Vec<u64>> = (0..groups).map(of_group).collect();
             missing += of_step.iter().filter(|times| times.is_empty()).count() as u64;
             recorded.push(of_step);
         }
@@ -324,38 +395,6 @@ impl<'t> Building<'t> {
             self.problems.push(Problem { place, text: text.to_string(), times: missing });
         }
         recorded
-    }
-
-    /// What one worker saw of the groups of a step, where the graph has it and by the common clock.
-    fn at_edges(
-        &self,
-        worker: &WorkerTrace,
-        step: usize,
-        found: Vec<Option<&Seen<'_>>>,
-        layers: &[&str],
-        crosses_step: bool,
-        asides: &Part,
-    ) -> Vec<Option<(Stamp, Stamp)>> {
-        let common = |stamp| self.clocks.common(worker.rank, stamp);
-        let (from, to) = window(worker, self.steps[step]);
-        // Nothing waits for what was not recorded: it ends too late for any wait.
-        let mut over: Vec<Stamp> =
-            found.iter().map(|seen| seen.map_or(Stamp(i64::MAX), |seen| seen.over)).collect();
-        if crosses_step {
-            // What the next step's layers wait for. Nothing waits for operations of the last one.
-            let (from, to) =
-                self.steps.get(step + 1).map_or((to, to), |next| window(worker, *next));
-            edges::until_layers_go_on(between(worker, from, to), layers, &mut over);
-        } else {
-            let own = |span: &&Span| !asides.waits.contains_key(&span.end());
-            edges::until_waits_end(between(worker, from, to).filter(own), &mut over);
-        }
-        let ends = edges::backward_ends(between(worker, from, to));
-        let edge = |((seen, over), layer): ((Option<&Seen<'_>>, Stamp), &&str)| {
-            let end = ends.get(layer).copied();
-            seen.map(|seen| (common(end.unwrap_or(seen.post)), common(over)))
-        };
-        found.into_iter().zip(over).zip(layers).map(edge).collect()
     }
 
     fn report(&mut self, worker: &WorkerTrace, text: &str) {

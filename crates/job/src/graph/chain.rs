@@ -82,6 +82,8 @@ impl<'l> Chain<'l> {
         let layers = self.layered.layers.len();
         let operation = |step: usize, group: u32| OperationId((step * self.groups) as u32 + group);
         let times = &worker.steps[step];
+        let Tail { handing, before_wait, update: updated, rest } =
+            worker.tails.get(step).copied().unwrap_or_default();
         let mut awaited = vec![!crosses || step == 0; self.groups];
         for (place, layer) in self.layered.layers.iter().enumerate() {
             self.marks(line, worker, step, Slot::forward(place), &layer.name, Phase::Forward);
@@ -107,12 +109,15 @@ impl<'l> Chain<'l> {
             self.marks(line, worker, step, slot, &layer.name, Phase::Backward);
             let LayerTimes { backward, backward_gap, .. } = times[place];
             line.add(&layer.name, Phase::Backward, Role::Work, backward_gap, backward);
-            for &group in &self.completed[place] {
-                let role = Role::Post(operation(step, group));
-                line.add(&layer.name, Phase::Other, role, 0, self.layered.post);
+            let last = self.completed[place].last();
+            for group in &self.completed[place] {
+                let role = Role::Post(operation(step, *group));
+                let gap = if place == 0 && Some(group) == last { handing } else { 0 };
+                line.add(&layer.name, Phase::Other, role, gap, self.layered.post);
             }
         }
         if !crosses {
+            line.add(&self.wait, Phase::Other, Role::Work, before_wait, 0);
             for group in 0..self.groups as u32 {
                 line.add(&self.wait, Phase::Other, Role::Await(operation(step, group)), 0, 0);
             }
@@ -123,9 +128,8 @@ impl<'l> Chain<'l> {
             line.add(&parameters, Phase::Update, Role::Work, 0, update);
         }
         self.marks(line, worker, step, Slot::end(layers), &end, Phase::Other);
-        let Tail { update, rest } = worker.tails.get(step).copied().unwrap_or_default();
         if self.updates_last {
-            line.add(&parameters, Phase::Update, Role::Work, 0, update);
+            line.add(&parameters, Phase::Update, Role::Work, 0, updated);
         }
         line.add(&end, Phase::Other, Role::StepEnd(step as u32), rest, 0);
     }

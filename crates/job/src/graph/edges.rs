@@ -1,5 +1,5 @@
-//! Where the ends of a chain's nodes lie in a recording: when the backward pass of a layer was over, and when who waited for an
-//! operation went on. What happens between them is not looked at.
+//! Where the ends of a chain's nodes lie in a recording: when the backward pass of a layer was over, and which operation a wait
+//! was for. What happens between them is not looked at.
 
 use crate::trace::{Kind, Phase, Span, Stamp};
 use std::collections::HashMap;
@@ -14,29 +14,30 @@ pub(super) fn backward_ends<'t>(spans: impl Iterator<Item = &'t Span>) -> HashMa
     ends
 }
 
-/// Let operations last until the thread that waited for them went on. A wait is for the last of those that were over by its end.
-pub(super) fn until_waits_end<'t>(spans: impl Iterator<Item = &'t Span>, over: &mut [Stamp]) {
-    for wait in spans.filter(|span| span.kind == Kind::Wait) {
-        let last = over.iter_mut().filter(|over| **over <= wait.end()).max();
-        if let Some(over) = last {
-            *over = wait.end();
-        }
-    }
+/// For each wait, when the operation was over that it was for: of `over`, the last that was by its end.
+pub(super) fn waited_until<'t>(
+    waits: impl Iterator<Item = &'t Span>,
+    over: &[Stamp],
+) -> Vec<(&'t Span, usize)> {
+    let last = |wait: &Span| {
+        let ended = over.iter().enumerate().filter(|(_, over)| **over <= wait.end());
+        ended.max_by_key(|(_, over)| **over).map(|(place, _)| place)
+    };
+    waits.filter_map(|wait| Some((wait, last(wait)?))).collect()
 }
 
 /// The same where layers wait for their own tensors: `layers` has the one that each operation is needed for first.
-pub(super) fn until_layers_go_on<'t>(
-    spans: impl Iterator<Item = &'t Span>,
+pub(super) fn layers_waited_until<'t>(
+    waits: impl Iterator<Item = &'t Span>,
     layers: &[&str],
-    over: &mut [Stamp],
-) {
-    for wait in spans.filter(|span| span.kind == Kind::Wait) {
-        let own = over.iter_mut().zip(layers).filter(|(_, layer)| **layer == &*wait.name);
-        let ended = own.map(|(over, _)| over).filter(|over| **over <= wait.end());
-        if let Some(over) = ended.max() {
-            *over = wait.end();
-        }
-    }
+    over: &[Stamp],
+) -> Vec<(&'t Span, usize)> {
+    let last = |wait: &Span| {
+        let own = over.iter().zip(layers).enumerate();
+        let ended = own.filter(|(_, (over, layer))| **layer == &*wait.name && **over <= wait.end());
+        ended.max_by_key(|(_, (over, _))| **over).map(|(place, _)| place)
+    };
+    waits.filter_map(|wait| Some((wait, last(wait)?))).collect()
 }
 
 #[cfg(test)]
@@ -56,19 +57,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_the_last_operation_that_was_over() {
+    fn a_wait_is_for_the_last_operation_that_was_over() {
         let waits = [span("a", 10, 30, Kind::Wait), span("b", 40, 50, Kind::Wait)];
-        let mut over = [Stamp(20), Stamp(25), Stamp(45), Stamp(60)];
-        until_waits_end(waits.iter(), &mut over);
-        assert_eq!(over.map(|stamp| stamp.0), [20, 30, 50, 60]);
+        let over = [Stamp(20), Stamp(25), Stamp(45), Stamp(60)];
+        let found = waited_until(waits.iter(), &over);
+        assert_eq!(found, [(&waits[0], 1), (&waits[1], 2)]);
     }
 
     #[test]
-    fn a_layer_goes_on_with_the_last_of_its_own_operations() {
+    fn a_layer_waits_for_the_last_of_its_own_operations() {
         let waits = [span("a", 10, 30, Kind::Wait), span("c", 40, 50, Kind::Wait)];
-        let mut over = [Stamp(20), Stamp(15), Stamp(25), Stamp(45)];
-        until_layers_go_on(waits.iter(), &["a", "a", "b", "c"], &mut over);
-        assert_eq!(over.map(|stamp| stamp.0), [30, 15, 25, 50]);
+        let over = [Stamp(20), Stamp(15), Stamp(25), Stamp(45)];
+        let found = layers_waited_until(waits.iter(), &["a", "a", "b", "c"], &over);
+        assert_eq!(found, [(&waits[0], 0), (&waits[1], 3)]);
     }
 
     #[test]

@@ -56,6 +56,10 @@ impl LayerTimes {
 /// Nanoseconds from the last backward pass to the end of a step, waiting for other workers apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
+    /// Until the last gradients are handed over.
+    pub handing: u64,
+    /// From there to where the worker waits for all of them, where it does.
+    pub before_wait: u64,
     /// Updates, where they cross the step and lie behind all passes; otherwise layers have theirs.
     pub update: u64,
     /// Everything else.
@@ -440,7 +444,7 @@ mod tests {
     #[test]
     fn updates_behind_all_passes_are_updates_on_every_worker() {
         let mut layered = three();
-        layered.workers[1].tails[0] = Tail { update: 7, rest: 2 };
+        layered.workers[1].tails[0] = Tail { update: 7, rest: 2, ..Tail::default() };
         let graph = layered.graph();
         let updates = graph.nodes.iter().filter(|node| &*node.name == "parameters");
         let lengths: Vec<u64> = updates.map(|node| node.length).collect();

@@ -160,7 +160,7 @@ impl Building {
     }
 
     /// A step is over when the thread that goes through all of them has done its part: the one on which they are marked, or
-    /// else, of the host's threads, the one that worked closest to their ends. Beside the lanes: the next step's first spans
+    /// else whatever worked to the very end, or of the host's threads the one that worked closest to it. Beside the lanes: the next step's first spans
     /// may begin while this one's last are under way.
     fn ends_of_steps(
         &mut self,
@@ -190,9 +190,11 @@ impl Building {
         let marks = scopes.filter(|span| begins.contains(&span.begin));
         let marked: HashSet<usize> = marks.map(|span| span.lane.0 as usize).collect();
         let is_thread = |lane: usize| worker.lanes[lane].kind == LaneKind::Thread;
-        let home = (0..ends.len())
-            .filter(|lane| !ends[*lane].is_empty())
-            .min_by_key(|&lane| (!is_thread(lane), !marked.contains(&lane), rests(lane), lane));
+        let home = (0..ends.len()).filter(|lane| !ends[*lane].is_empty()).min_by_key(|&lane| {
+            // Where nobody marked the step and it ends with what a device does, so does the worker's part.
+            let ends_later = rests(lane) > 0;
+            (!marked.contains(&lane), ends_later, !is_thread(lane), rests(lane), lane)
+        });
         for (step, &(_, to)) in windows.iter().enumerate() {
             let last = home.and_then(|lane| last_before(lane, to));
             self.graph.nodes.push(Node {
@@ -316,5 +318,21 @@ mod tests {
         let load = span(2, "load", 70, 28, Kind::Work(Phase::Other));
         assert_eq!(last_of_step(vec![load.clone()]), "load");
         assert_eq!(last_of_step(vec![load, mark]), "update");
+    }
+
+    #[test]
+    fn a_step_that_nobody_marked_ends_with_the_device_that_works_to_its_end() {
+        let lane = |name: &str, kind| Lane { name: name.to_string(), kind };
+        let work = |lane, name, end| span(lane, name, 0, end, Kind::Work(Phase::Other));
+        let worker = WorkerTrace {
+            lanes: vec![lane("main", LaneKind::Thread), lane("stream", LaneKind::Stream)],
+            spans: vec![work(1, "kernel", 100), work(0, "launch", 20)],
+            steps: vec![Step { number: 0, begin: Stamp(0), end: Stamp(100) }],
+            ..WorkerTrace::default()
+        };
+        let trace = Trace { workers: vec![worker], problems: Vec::new() };
+        let graph = job(&trace, &Clocks::agreeing(), &[0]).unwrap().graph;
+        let end = graph.nodes.iter().find(|node| node.role == Role::StepEnd(0)).unwrap();
+        assert_eq!((&*graph.nodes[end.after[0].index()].name, end.gap), ("kernel", 0));
     }
 }

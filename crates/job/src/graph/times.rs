@@ -13,6 +13,9 @@ pub(super) struct StepTimes {
     updated: u64,
     /// And what passed before them.
     passed: u64,
+    /// What passed behind the last pass until gradients were handed over, and from there to the wait for them.
+    handing: u64,
+    before_wait: u64,
     /// Up to where everything is accounted for.
     cursor: Stamp,
     /// Passes that are not over, the innermost last.
@@ -49,6 +52,8 @@ impl StepTimes {
             update: 0,
             updated: 0,
             passed: 0,
+            handing: 0,
+            before_wait: 0,
             cursor: from,
             open: Vec::new(),
             marks: Vec::new(),
@@ -57,12 +62,13 @@ impl StepTimes {
         }
     }
 
-    /// False if it is work of a layer that nobody knows.
-    pub fn add(&mut self, span: &Span, layer: Option<usize>) -> bool {
+    /// False if it is work of a layer that nobody knows. A wait is over with what it was for, where that is known: `over`; what
+    /// passes then until the thread goes on is its own.
+    pub fn add(&mut self, span: &Span, layer: Option<usize>, over: Option<Stamp>) -> bool {
         let phase = match span.kind {
             Kind::Work(phase) => phase,
             Kind::Wait => {
-                self.wait(span, layer);
+                self.wait(span, layer, over);
                 return true;
             }
             _ => return true,
@@ -111,16 +117,27 @@ impl StepTimes {
         true
     }
 
-    /// Where layers wait for their own tensors, what passes before it does so however long they take, and any other wait is for
+    /// What passes before a wait does so however long tensors take. Where layers wait for their own tensors, any other wait is for
     /// something that no graph has: it is time that passes.
-    fn wait(&mut self, span: &Span, layer: Option<usize>) {
+    fn wait(&mut self, span: &Span, layer: Option<usize>, over: Option<Stamp>) {
         if self.crosses_step {
             let Some(place) = layer else { return };
             self.inside(span);
             let passed = self.passed();
             self.layers[place].wait_gap += passed + span.begin.since(self.cursor);
+        } else if over.is_some() {
+            self.before_wait += span.begin.since(self.cursor);
         }
-        self.cursor = self.cursor.max(span.end());
+        self.cursor = self.cursor.max(resumed(span, over));
+    }
+
+    /// The last gradients are handed over. Inside a pass that is taken to be at its end.
+    pub fn handed(&mut self, at: Stamp) {
+        self.open.retain(|pass| pass.end > at);
+        if self.open.is_empty() {
+            self.handing += at.since(self.cursor);
+            self.cursor = self.cursor.max(at);
+        }
     }
 
     /// What whatever comes next begins with.
@@ -144,9 +161,9 @@ impl StepTimes {
         self.mark(aside, MarkKind::Posted, at, at);
     }
 
-    /// It waits for an aside.
-    pub fn awaited(&mut self, aside: u32, wait: &Span) {
-        self.mark(aside, MarkKind::Awaited, wait.begin, wait.end());
+    /// It waits for an aside, which is over at some time.
+    pub fn awaited(&mut self, aside: u32, wait: &Span, over: Stamp) {
+        self.mark(aside, MarkKind::Awaited, wait.begin, resumed(wait, Some(over)));
     }
 
     /// Inside a pass, what of it came before belongs to the mark; elsewhere, what passed since what came before.
@@ -198,8 +215,14 @@ impl StepTimes {
             last = last.max(mark.slot);
             mark.slot = last;
         }
-        Took { layers: self.layers, tail: Tail { update: self.updated, rest }, marks: self.marks }
+        let StepTimes { handing, before_wait, updated: update, layers, marks, .. } = self;
+        Took { layers, tail: Tail { handing, before_wait, update, rest }, marks }
     }
+}
+
+/// When a thread that waits has nothing more to wait for.
+fn resumed(wait: &Span, over: Option<Stamp>) -> Stamp {
+    over.map_or(wait.end(), |over| over.clamp(wait.begin, wait.end()))
 }
 
 #[cfg(test)]
@@ -229,7 +252,9 @@ mod tests {
         ];
         let mut times = StepTimes::new(2, Stamp(0), true);
         for span in &spans {
-            assert!(times.add(span, ["a", "b"].iter().position(|name| *name == &*span.name)));
+            let layer = ["a", "b"].iter().position(|name| *name == &*span.name);
+            let over = (span.begin == Stamp(43)).then_some(Stamp(58));
+            assert!(times.add(span, layer, over));
         }
         let Took { layers, tail, .. } = times.finish(&[], Stamp(100));
         let a = LayerTimes {
@@ -243,12 +268,12 @@ mod tests {
         let b = LayerTimes {
             wait_gap: 3,
             update: 0,
-            forward_gap: 1,
+            forward_gap: 3,
             forward: 9,
             backward_gap: 5,
             backward: 5,
         };
-        assert_eq!((layers, tail), (vec![a, b], Tail { update: 4, rest: 6 }));
+        assert_eq!((layers, tail), (vec![a, b], Tail { update: 4, rest: 6, ..Tail::default() }));
     }
     fn mark(aside: u32, kind: MarkKind, slot: Slot, gap: u64, work: u64) -> Mark {
         Mark { aside, kind, slot, gap, work }
@@ -259,20 +284,21 @@ mod tests {
         let work = |phase| Kind::Work(phase);
         let mut times = StepTimes::new(1, Stamp(0), false);
         times.posted(0, Stamp(10));
-        times.awaited(0, &span("wait", 12, 20, Kind::Wait));
-        times.add(&span("a", 25, 40, work(Phase::Forward)), Some(0));
-        times.add(&span("a", 40, 60, work(Phase::Backward)), Some(0));
-        times.add(&span("all", 60, 70, Kind::Wait), None);
+        times.awaited(0, &span("wait", 12, 20, Kind::Wait), Stamp(18));
+        times.add(&span("a", 25, 40, work(Phase::Forward)), Some(0), None);
+        times.add(&span("a", 40, 60, work(Phase::Backward)), Some(0), None);
+        times.handed(Stamp(62));
+        times.add(&span("all", 65, 70, Kind::Wait), None, Some(Stamp(68)));
         times.posted(1, Stamp(71));
-        times.add(&span("update", 74, 80, work(Phase::Update)), None);
+        times.add(&span("update", 74, 80, work(Phase::Update)), None, None);
         times.posted(2, Stamp(85));
         let Took { layers, tail, marks } = times.finish(&[], Stamp(90));
-        assert_eq!((layers[0].forward_gap, layers[0].forward, layers[0].backward), (5, 15, 20));
-        assert_eq!(tail.rest, 5);
+        assert_eq!((layers[0].forward_gap, layers[0].forward, layers[0].backward), (7, 15, 20));
+        assert_eq!(tail, Tail { handing: 2, before_wait: 3, update: 0, rest: 5 });
         let expected = [
             mark(0, MarkKind::Posted, Slot::forward(0), 10, 0),
             mark(0, MarkKind::Awaited, Slot::forward(0), 2, 0),
-            mark(1, MarkKind::Posted, Slot::update(1), 1, 0),
+            mark(1, MarkKind::Posted, Slot::update(1), 3, 0),
             mark(2, MarkKind::Posted, Slot::end(1), 5, 0),
         ];
         assert_eq!(marks, expected);
@@ -281,9 +307,9 @@ mod tests {
     #[test]
     fn an_aside_inside_a_pass_takes_what_came_before_it_and_its_wait_is_nobodys() {
         let mut times = StepTimes::new(1, Stamp(0), false);
-        times.add(&span("norm", 10, 100, Kind::Work(Phase::Forward)), Some(0));
+        times.add(&span("norm", 10, 100, Kind::Work(Phase::Forward)), Some(0), None);
         times.posted(0, Stamp(30));
-        times.awaited(0, &span("wait", 35, 75, Kind::Wait));
+        times.awaited(0, &span("wait", 35, 75, Kind::Wait), Stamp(75));
         let Took { layers, marks, .. } = times.finish(&[], Stamp(100));
         assert_eq!(layers[0].forward, 25);
         let expected = [

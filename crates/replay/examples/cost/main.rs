@@ -125,7 +125,7 @@ fn ring(workers: usize, tensors: u64) -> Scenario {
         ..Settings::default()
     };
     let (wire, memory) = (link(10e9, 20), link(80e9, 1));
-    Scenario { graph, settings, wire, memory, config: ClusterConfig::default() }
+    Scenario { graph, settings, wire, memory, met: None, config: ClusterConfig::default() }
 }
 
 /// Seconds of a processor for one step: what else the machine does must not change what is measured. Systems count it in

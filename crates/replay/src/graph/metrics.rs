@@ -100,7 +100,7 @@ mod tests {
         let strategy = StrategyChoice(strategy.to_string());
         let settings = Settings { strategy, credit: ByteSize::mib(4), ..Settings::default() };
         let config = ClusterConfig { traffic: true, ..ClusterConfig::default() };
-        Scenario { graph, settings, wire: link(wire, 50), memory: link(1e10, 1), config }
+        Scenario { graph, settings, wire: link(wire, 50), memory: link(1e10, 1), met: None, config }
     }
 
     fn near(value: f64, wanted: f64, share: f64) -> bool {

@@ -5,6 +5,7 @@
 
 mod analysis;
 mod links;
+mod memory;
 mod metrics;
 mod path;
 mod play;
@@ -15,6 +16,7 @@ mod served;
 
 pub use analysis::{Analysis, Loss, Share, Spent};
 pub use links::LinkShare;
+pub use memory::memory;
 pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
 pub use play::{Cause, Played, play, play_out, warm_up};

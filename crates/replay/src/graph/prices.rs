@@ -97,7 +97,7 @@ impl Prices {
 }
 
 /// The scenario's workers with nothing to do but to synchronise tensors of one length, all at once.
-fn of_equal_tensors(scenario: &Scenario, bytes: u64, count: usize) -> Layered {
+pub(super) fn of_equal_tensors(scenario: &Scenario, bytes: u64, count: usize) -> Layered {
     let dtype = Dtype::F32;
     let elements = bytes / dtype.size() as u64;
     let tensor = |place| Tensor { name: format!("tensor {place}").into(), elements, dtype };

@@ -19,6 +19,8 @@ pub struct Scenario {
     pub wire: Link,
     /// Between workers of one host.
     pub memory: Link,
+    /// The same as workers measure it when they meet, which is when `auto` decides; as `memory` is if that is not known.
+    pub met: Option<Link>,
     /// What workers and kernels are like.
     pub config: ClusterConfig,
 }
@@ -37,7 +39,8 @@ impl Scenario {
 
     /// What workers would agree on: `auto` decides by what they measure when they meet.
     fn view(&self, hosts: Vec<String>) -> View {
-        let measured = Measured { memory: Some(self.memory), wire: Some(self.wire) };
+        let memory = self.met.unwrap_or(self.memory);
+        let measured = Measured { memory: Some(memory), wire: Some(self.wire) };
         View { measured, ..View::on_hosts(hosts, self.settings.clone()) }
     }
 
@@ -259,7 +262,7 @@ mod tests {
             latency: Duration::from_micros(latency),
         };
         let config = ClusterConfig::default();
-        Scenario { graph, settings, wire: link(1e9, 20), memory: link(4e9, 5), config }
+        Scenario { graph, settings, wire: link(1e9, 20), memory: link(4e9, 5), met: None, config }
     }
 
     #[test]

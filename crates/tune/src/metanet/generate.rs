@@ -303,6 +303,7 @@ fn played(
             settings,
             wire: environment.topology.bottleneck(),
             memory: environment.topology.memory,
+            met: None,
             config,
         };
         scenario.play_mirrored(environment.hosts.len())
