@@ -67,6 +67,9 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
     if let Some(layered) = job.layered.take() {
         let layered = layered.repeated(LEAST_STEPS);
         job.graph = layered.graph();
+        // What was measured is repeated with the steps, so that the same ones are compared.
+        let measured = job.measured.iter().copied().cycle();
+        job.measured = measured.take(layered.steps()).collect();
         job.layered = Some(layered);
     }
     let views = trace.workers.iter().filter_map(|worker| worker.view.as_ref());

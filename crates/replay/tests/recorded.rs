@@ -76,6 +76,27 @@ fn job(crosses_step: bool, doing: impl Fn(i64, i64) -> Vec<Doing>) -> Job {
     Job::from_trace(&trace, &Clocks::default()).unwrap()
 }
 
+#[test]
+fn workers_that_are_there_are_played_where_others_are_missing() {
+    let worker = |rank: u32| {
+        let layers = vec![Layer { name: "a".into(), ..Layer::default() }];
+        let end = Stamp(50 + i64::from(rank));
+        WorkerTrace {
+            rank: Rank(rank),
+            host: "here".to_string(),
+            world: Some(4),
+            layers,
+            steps: vec![Step { number: 0, begin: Stamp(0), end }],
+            ..WorkerTrace::default()
+        }
+    };
+    let trace = Trace { workers: vec![worker(1), worker(3)], ..Trace::default() };
+    let job = Job::from_trace(&trace, &Clocks::default()).unwrap();
+    assert_eq!((job.graph.workers.len(), &job.measured[..]), (2, &[53][..]));
+    assert_eq!(job.problems.len(), 1);
+    assert!(job.problems[0].text.starts_with("2 of 4 workers"), "{:?}", job.problems);
+}
+
 fn assert_takes_what_was_measured(job: &Job) {
     let played = play(&job.graph, &Network::Recorded).unwrap();
     let ends = played.steps.iter().map(|step| step.iter().max().unwrap().0);

@@ -30,6 +30,7 @@ pub(super) struct Found {
 /// What a worker recorded of a step: its operations, those of them that are groups' (by place), and its waits for no layer in
 /// particular.
 pub(super) struct Record<'s, 't> {
+    /// By which its clock is known.
     pub rank: Rank,
     pub operations: &'s [Seen<'t>],
     pub of_groups: Vec<bool>,
@@ -82,6 +83,7 @@ pub(super) fn of_step(records: &[Record<'_, '_>], clocks: &Clocks) -> Found {
             part.waits.extend(end.map(|end| (end, (aside, seen.over))));
             let rank = records[place].rank;
             let [post, over] = [seen.post, seen.over].map(|stamp| clocks.common(rank, stamp));
+            let rank = Rank(place as u32);
             members.push(Member { collective: seen.collective, rank, post, over });
         }
         found.operations.push(operation(members, records.len()));
@@ -95,6 +97,7 @@ pub(super) fn of_step(records: &[Record<'_, '_>], clocks: &Clocks) -> Found {
 /// One worker's part in an operation, by the common clock.
 struct Member<'t> {
     collective: &'t Collective,
+    /// Its place among the workers of the trace.
     rank: Rank,
     post: Stamp,
     over: Stamp,

@@ -13,7 +13,7 @@ use super::{
     times::{StepTimes, Took},
 };
 use crate::{
-    Rank, Settings,
+    Settings,
     trace::{Kind, LaneKind, Layer, Problem, Span, Stamp, Step, Trace, WorkerTrace},
 };
 use std::{collections::HashMap, time::Duration};
@@ -45,9 +45,6 @@ pub enum BuildError {
     /// Record whole steps: `paceline run --trace`, or PyTorch's profiler with `prof.step()`.
     #[error("the trace has no whole step that all of its workers recorded; record several steps")]
     NoStep,
-    /// Ranks are missing: collect the files of all workers.
-    #[error("worker {0} is missing from the trace, and the graph needs all from 0 on")]
-    MissingWorker(Rank),
 }
 
 impl Job {
@@ -68,12 +65,8 @@ impl Job {
         if trace.workers.iter().any(|worker| worker.layers.is_empty()) {
             return Ok(Job { settings, ..observed::job(trace, clocks, &steps)? });
         }
-        for (place, worker) in trace.workers.iter().enumerate() {
-            if worker.rank.index() != place {
-                return Err(BuildError::MissingWorker(Rank(place as u32)));
-            }
-        }
         let mut building = Building { trace, clocks, steps: &steps, problems: Vec::new() };
+        building.report_missing();
         let layered = building.layered();
         let measured = measured(trace, clocks, &steps);
         Ok(Job {
@@ -206,6 +199,19 @@ impl<'t> Building<'t> {
         }
         layered.asides = asides.into_iter().map(|found| found.operations).collect();
         layered
+    }
+
+    /// Workers of the graph are those of the trace, in order, whatever ranks they had.
+    fn report_missing(&mut self) {
+        let workers = &self.trace.workers;
+        let world = workers.iter().filter_map(|worker| worker.world).max().unwrap_or(0) as usize;
+        if workers.len() < world {
+            let text = format!(
+                "{} of {world} workers are there; they are played as if they were all",
+                workers.len()
+            );
+            self.problems.push(Problem { place: "workers".to_string(), text, times: 1 });
+        }
     }
 
     fn finder(&self, layered: &mut Layered, mut sent: Sent) -> Finder {

@@ -151,7 +151,8 @@ impl Building {
                 let known = &mut self.graph.operations[operation.index()];
                 known.elements = known.elements.max(described(collective).elements);
             }
-            let stamps = (clocks.common(rank, span.begin), clocks.common(rank, span.end()));
+            let stamps =
+                (clocks.common(worker.rank, span.begin), clocks.common(worker.rank, span.end()));
             self.posts[operation.index()].push((rank, stamps.0, stamps.1));
             self.graph.nodes[node.index()].role = Role::Post(operation);
             let wait = &mut self.graph.nodes[node.index() + 1];

@@ -82,6 +82,18 @@ fn shapes_of_an_annotation_say_what_old_files_do_not() {
 }
 
 #[test]
+fn what_did_not_end_while_the_profiler_ran_is_left_out_and_reported() {
+    let mut made = Made::new(0, 2);
+    made.annotation(MAIN, "gloo:all_reduce", 0, 100_000)
+        .args
+        .insert("finished".into(), false.into());
+    made.call(MAIN, "cudaLaunchKernel", 10, 5, 1);
+    let (worker, problems) = made.read();
+    assert!(worker.spans.iter().all(|span| &*span.name != "gloo:all_reduce"));
+    assert!(problems.iter().any(|problem| problem.text.contains("did not end")), "{problems:?}");
+}
+
+#[test]
 fn without_synchronisation_records_streams_wait_as_process_groups_do_it_and_that_is_said() {
     let (worker, problems) = Made::training(0, 2, 2).read();
     let (_, reduce) = span(&worker, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 1000);

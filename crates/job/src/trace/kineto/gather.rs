@@ -154,6 +154,10 @@ impl Gathered {
     }
 
     fn take_span(&mut self, event: Event, class: Class, problems: &mut Problems) {
+        if event.args.get("finished") == Some(&serde_json::Value::Bool(false)) {
+            problems.add("an event did not end while the profiler ran; it is left out");
+            return;
+        }
         if event.dur.is_none() {
             problems.add("an event has no duration; it is taken to have none");
         }
