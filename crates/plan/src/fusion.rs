@@ -126,12 +126,11 @@ struct Seen {
 impl Seen {
     fn of(evaluator: &mut Evaluator<'_>, candidate: &Candidate) -> Result<Option<Seen>, PlanError> {
         let Some((graph, played)) = evaluator.follow(candidate)? else { return Ok(None) };
-        Ok(Some(Seen::in_step(&graph, &played)))
+        Ok(Some(Seen::in_step(&graph, &played, candidate.ranges().len())))
     }
 
-    /// Of the last step whose operations somebody waits for.
-    fn in_step(graph: &Graph, played: &Played) -> Seen {
-        let groups = graph.operations.len() / FOLLOWED;
+    /// Of the last step whose operations somebody waits for. Those of so many groups come first in the graph, step by step.
+    fn in_step(graph: &Graph, played: &Played, groups: usize) -> Seen {
         let step = FOLLOWED - 2;
         let critical: HashSet<OperationId> = critical_path(graph, played, Time::ZERO)
             .into_iter()

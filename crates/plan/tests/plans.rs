@@ -2,7 +2,10 @@
 
 use paceline_job::{
     ByteSize, Dtype, Link, Pass, Rate, Settings, StrategyChoice,
-    graph::layered::{Group, LayerTimes, Layered},
+    graph::{
+        Operation, OperationKind,
+        layered::{Group, LayerTimes, Layered, Mark, MarkKind, Slot},
+    },
     trace::{Layer, Tensor},
 };
 use paceline_plan::{Engine, Limits, Outcome, PlanError, Task, optimize};
@@ -318,6 +321,30 @@ fn buckets_of_the_program_are_advised_about_and_not_planned() {
         let played = scenario.play().unwrap().step_ms(1);
         assert!((played - found.after_ms).abs() < 1e-9, "{played} {}", found.after_ms);
     }
+}
+
+#[test]
+fn groups_are_planned_for_a_job_that_also_sends_other_things() {
+    let mut task = task(&[(500, 5, 10); 12], 4, 1e10, true);
+    let layered = task.layered.as_mut().unwrap();
+    let mean = Operation {
+        name: "mean of the loss".into(),
+        kind: OperationKind::AllReduce,
+        members: Vec::new(),
+        elements: 1,
+        dtype: Dtype::F32,
+        priority: 0,
+        recorded: Vec::new(),
+    };
+    layered.asides = vec![vec![mean]; layered.steps()];
+    let mark = |kind| Mark { aside: 0, kind, slot: Slot::forward(0), gap: 1000, work: 0 };
+    let marks = vec![mark(MarkKind::Posted), mark(MarkKind::Awaited)];
+    for worker in &mut layered.workers {
+        worker.marks = vec![marks.clone(); worker.steps.len()];
+    }
+    task.scenario.graph = layered.graph();
+    let found = plan(&task, &Limits::default());
+    assert!(!found.plan.fusion.is_empty() && found.after_ms < found.before_ms, "{found:?}");
 }
 
 #[test]

@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn one_worker_stands_for_all_of_a_ring() {
-        for workers in [2, 3, 8, 16] {
+        for workers in [2, 3, 8, 16, 64] {
             let scenario = ring_of(workers);
             let (all, one) = (scenario.play().unwrap(), scenario.play_mirrored(workers).unwrap());
             let ends = |played: &Played| -> Vec<u64> {
