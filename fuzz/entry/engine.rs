@@ -56,6 +56,7 @@ impl<'a> World<'a> {
             eager: paceline_job::ByteSize(*script.pick(&[0, 64, 300, 4096])),
             stall_report: Duration::from_secs(10),
             timeout: Duration::from_secs(60),
+            ..Settings::default()
         };
         let hosts =
             (0..size).map(|rank| format!("host {}", rank / (1 + script.below(3)))).collect();

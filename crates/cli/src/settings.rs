@@ -4,10 +4,14 @@
 use crate::exit::UsageError;
 use anyhow::Result;
 use clap::Args;
-use paceline_job::{ByteSize, Plan, Settings, StrategyChoice};
+use paceline_job::{ByteSize, Plan, Settings, StrategyChoice, Topology};
 use paceline_net::coordinator::MAXIMUM_WORKERS;
 use paceline_sync::strategy::{self, UnknownStrategy};
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// What the workers follow.
 #[derive(Clone, Debug, Default, Args)]
@@ -24,6 +28,10 @@ pub struct SettingsArgs {
     /// runs dry. `unlimited`: chunks start as they come [default: 1MiB].
     #[arg(long, value_name = "BYTES")]
     pub credit: Option<ByteSize>,
+
+    /// Where hosts sit and what joins them: a file that `paceline topology` writes.
+    #[arg(long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
 
     /// Apply a plan file (TOML); the arguments above override it.
     #[arg(long, value_name = "FILE")]
@@ -57,9 +65,22 @@ impl SettingsArgs {
         }
         settings.partition = self.partition.unwrap_or(settings.partition);
         settings.credit = self.credit.unwrap_or(settings.credit);
+        if let Some(path) = &self.topology {
+            settings.topology = Some(Arc::new(read_topology(path)?));
+        }
         settings.validate().map_err(|error| UsageError::new(error.to_string()))?;
         Ok(plan)
     }
+}
+
+/// A topology file.
+pub fn read_topology(path: &Path) -> Result<Topology> {
+    let refuse = |error: &dyn std::fmt::Display| {
+        let error = error.to_string();
+        UsageError::new(format!("the topology {}: {}", path.display(), error.trim_end()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(&error))?;
+    Ok(Topology::parse(&text).map_err(|error| refuse(&error))?)
 }
 
 fn parse_strategy(name: &str) -> Result<StrategyChoice, UnknownStrategy> {

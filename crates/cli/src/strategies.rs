@@ -2,16 +2,18 @@
 //! the checker proves about them, and what `auto` would choose. It prints; nothing runs.
 
 mod auto;
+mod cost;
+mod groups;
 mod text;
 mod world;
 
-use crate::exit::UsageError;
+use crate::{exit::UsageError, settings::read_topology};
 use anyhow::{Context, Result};
 use clap::Args;
-use paceline_job::{Rate, StrategyChoice};
+use paceline_job::{ByteSize, Rate, StrategyChoice, script::Target};
 use paceline_sync::{
     program::{Semantics, Span, Strategy},
-    strategy,
+    strategy::{self, Shuffle, UnknownStrategy},
 };
 use serde::Serialize;
 use std::{borrow::Cow, fs, path::PathBuf, process::ExitCode};
@@ -31,7 +33,9 @@ Examples:
   paceline strategies ring --ranks 4
   paceline strategies hierarchical --ranks 8 --hosts 2 --rank 3
   paceline strategies double_tree --ranks 6 --svg tree.svg
+  paceline strategies shuffle --ranks 12 --hosts 12 --racks 4 --contended rack1,host11
   paceline strategies --auto --ranks 8 --hosts 2 --bandwidth 25gbit
+  paceline strategies --cost --ranks 32 --hosts 32 --racks 4 --bandwidth 10gbit --uplink 20gbit --svg cost.svg
 
 Exit codes:
   0  shown, and proven
@@ -45,6 +49,22 @@ pub struct StrategiesArgs {
     #[arg(long, conflicts_with_all = ["name", "rank", "svg", "elements", "step"])]
     pub auto: bool,
 
+    /// Show what each strategy costs on a topology: as published for DS-Sync, and by its programs; with --svg as a drawing.
+    #[arg(long, conflicts_with_all = ["name", "auto", "rank", "elements", "step"])]
+    pub cost: bool,
+
+    /// With --cost: bytes of the tensor.
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", requires = "cost")]
+    pub bytes: ByteSize,
+
+    /// With --cost: a file that `paceline topology` writes [default: --ranks on --hosts in --racks].
+    #[arg(long, value_name = "FILE", requires = "cost")]
+    pub topology: Option<PathBuf>,
+
+    /// With --cost: what a rack's uplink carries [default: a quarter of what its hosts do together].
+    #[arg(long, value_name = "RATE", requires = "cost")]
+    pub uplink: Option<Rate>,
+
     /// Ranks of the small world.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub ranks: u32,
@@ -52,6 +72,15 @@ pub struct StrategiesArgs {
     /// Hosts that the ranks are spread over, neighbours together.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub hosts: u32,
+
+    /// Racks that the hosts are spread over, neighbours together [default: none is known].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub racks: Option<u32>,
+
+    /// Links that others' traffic slows down, separated by commas: uplinks of racks, such as rack1, and wires of hosts,
+    /// such as host5.
+    #[arg(long, value_name = "LINK,...", value_delimiter = ',', requires = "racks")]
+    pub contended: Vec<Target>,
 
     /// Elements of the chunk.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
@@ -66,10 +95,10 @@ pub struct StrategiesArgs {
     pub step: u64,
 
     /// Draw the messages to this file.
-    #[arg(long, value_name = "FILE", requires = "name")]
+    #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// With --auto: what a host's wire carries, such as 25gbit.
+    /// With --auto or --cost: what a host's wire carries, such as 25gbit.
     #[arg(long, value_name = "RATE")]
     pub bandwidth: Option<Rate>,
 
@@ -86,12 +115,17 @@ pub fn run(arguments: StrategiesArgs) -> Result<ExitCode> {
             "`auto` chooses a strategy by size and has no programs of its own: name the strategy";
         return Err(UsageError::new(text).into());
     }
-    if arguments.bandwidth.is_some() && !auto {
-        let text = "--bandwidth is what `auto` chooses by: add --auto, or leave it out";
+    if arguments.bandwidth.is_some() && !auto && !arguments.cost {
+        let text = "--bandwidth is what `auto` chooses by and costs follow from: add --auto or --cost, or leave it out";
+        return Err(UsageError::new(text).into());
+    }
+    if arguments.svg.is_some() && arguments.name.is_none() && !arguments.cost {
+        let text = "--svg draws one strategy, or costs: name one, or add --cost";
         return Err(UsageError::new(text).into());
     }
     let text = match &arguments.name {
         _ if auto => show_auto(&arguments)?,
+        _ if arguments.cost => show_cost(&arguments)?,
         Some(name) => show_one(name, &arguments)?,
         None => show_all(arguments.json)?,
     };
@@ -143,9 +177,27 @@ fn show_auto(arguments: &StrategiesArgs) -> Result<String> {
     if arguments.json { text::json(&choices) } else { Ok(choices.table()) }
 }
 
-fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
-    let strategy = strategy::find(name).map_err(|unknown| UsageError::new(unknown.to_string()))?;
+fn show_cost(arguments: &StrategiesArgs) -> Result<String> {
     let size = world_size(arguments)?;
+    let racks = arguments.racks.unwrap_or(1);
+    let (topology, view) = match &arguments.topology {
+        Some(file) => cost::of_file(read_topology(file)?),
+        None => cost::of_size(size, racks, arguments.bandwidth, arguments.uplink),
+    };
+    let marks = groups::terrain(size, arguments.racks, &arguments.contended)?;
+    let costs = cost::Costs::new(&topology, &view, marks, arguments.bytes);
+    if let Some(file) = &arguments.svg {
+        fs::write(file, costs.draw())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if arguments.json { text::json(&costs) } else { Ok(costs.table()) }
+}
+
+fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
+    let size = world_size(arguments)?;
+    let terrain = groups::terrain(size, arguments.racks, &arguments.contended)?;
+    let unknown = |unknown: UnknownStrategy| UsageError::new(unknown.to_string());
+    let strategy = strategy::find_on(name, terrain.clone()).map_err(unknown)?;
     if let Some(rank) = arguments.rank.filter(|rank| *rank >= arguments.ranks) {
         let last = arguments.ranks - 1;
         let text =
@@ -171,6 +223,9 @@ fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
     }
     let About { name, leaves, about } = About::of(strategy.as_ref());
     let mut shown = format!("{name} (leaves {leaves})\n{}\n", text::wrapped(about));
+    if name.starts_with(Shuffle::NAME) {
+        shown += &groups::words(size, terrain.as_ref());
+    }
     for rank in &listed {
         shown += &format!("Rank {rank}:\n{}\n", text::indented(&world.listing(*rank)));
     }

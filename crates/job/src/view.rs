@@ -1,8 +1,8 @@
 //! Who takes part, and what is in force: an immutable, versioned [`View`].
 
-use crate::{Batch, ByteSize, Fusion, Link};
+use crate::{Batch, ByteSize, Contended, Fusion, Link, Topology};
 use serde::{Deserialize, Serialize};
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 /// A worker's place in the current view.
 #[derive(
@@ -211,6 +211,12 @@ pub struct Settings {
     /// After this long without progress a tensor fails.
     #[serde(with = "crate::duration")]
     pub timeout: Duration,
+    /// Where hosts sit, if it is known: racks, and what their wires carry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Arc<Topology>>,
+    /// Links that others' traffic slows down for now.
+    #[serde(skip_serializing_if = "Contended::is_empty")]
+    pub contended: Contended,
 }
 
 impl Default for Settings {
@@ -222,6 +228,8 @@ impl Default for Settings {
             eager: ByteSize::mib(4),
             stall_report: Duration::from_secs(10),
             timeout: Duration::from_secs(30 * 60),
+            topology: None,
+            contended: Contended::default(),
         }
     }
 }

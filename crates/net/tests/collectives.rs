@@ -222,15 +222,17 @@ fn a_recorded_run_gives_the_same_actions_on_a_fresh_engine() {
 }
 
 #[test]
-fn gossip_brings_workers_together() {
-    let values = cluster::run(4, with_strategy("gossip"), Wiring::Shared, |worker| {
-        let mut data = vec![worker.rank().0 as f32 * 8.0; 100];
-        for _ in 0..40 {
-            worker.all_reduce("x", &mut data, ReduceOp::Average).unwrap();
-        }
-        data[0]
-    });
-    assert!(values.iter().all(|value| (value - 12.0).abs() < 0.01), "{values:?}");
+fn averaging_strategies_bring_workers_together() {
+    for name in ["gossip", "shuffle"] {
+        let values = cluster::run(4, with_strategy(name), Wiring::Shared, |worker| {
+            let mut data = vec![worker.rank().0 as f32 * 8.0; 100];
+            for _ in 0..40 {
+                worker.all_reduce("x", &mut data, ReduceOp::Average).unwrap();
+            }
+            data[0]
+        });
+        assert!(values.iter().all(|value| (value - 12.0).abs() < 0.01), "{name}: {values:?}");
+    }
 }
 
 #[test]

@@ -57,8 +57,8 @@ pub(crate) fn strategies(evaluator: &Evaluator<'_>) -> Vec<StrategyChoice> {
     let hosts: HashSet<&str> = workers.iter().map(|worker| worker.host.as_str()).collect();
     // Hierarchies need hosts with several workers, and several hosts.
     let levels = hosts.len() > 1 && hosts.len() < workers.len();
-    let names = strategy::all().into_iter().map(|strategy| strategy.name().to_string());
-    let fits = |name: &String| name != "gossip" && (levels || name != "hierarchical");
+    let names = strategy::exact().into_iter().map(|strategy| strategy.name().to_string());
+    let fits = |name: &String| levels || name != "hierarchical";
     names.filter(fits).map(StrategyChoice).collect()
 }
 

@@ -1,7 +1,6 @@
 //! What can be wrong with a cluster that somebody describes.
 
-use crate::network::LinkName;
-use paceline_job::Rank;
+use paceline_job::{LinkName, Rank};
 use paceline_sync::strategy::UnknownStrategy;
 use std::sync::Arc;
 

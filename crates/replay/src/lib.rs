@@ -22,6 +22,5 @@ pub use cluster::{Cluster, Over, Stretch, Waits, WayBack};
 pub use config::{ClusterConfig, Combine, NetworkConfig, Shaping, TCP_OVER_ETHERNET, WorkerConfig};
 pub use contents::Contents;
 pub use error::ReplayError;
-pub use network::LinkName;
 pub use outcome::{Fault, Finish, Notice, Outcome, Stuck};
-pub use paceline_job::Random;
+pub use paceline_job::{LinkName, Random};

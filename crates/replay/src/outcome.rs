@@ -1,7 +1,6 @@
 //! What happens to a cluster from outside, and what came of a run.
 
-use crate::network::LinkName;
-use paceline_job::{Rank, Rate, Time};
+use paceline_job::{LinkName, Rank, Rate, Time};
 use paceline_sync::event::{OpError, OpId, Report};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -6,9 +6,11 @@
 pub mod agreement;
 pub mod checker;
 pub mod collective;
+pub mod cost;
 pub mod engine;
 pub mod event;
 pub mod frame;
+pub mod groups;
 pub mod listing;
 pub mod metrics;
 pub mod policy;

@@ -114,8 +114,8 @@ pub trait Program: fmt::Debug + Send + Sync {
     /// The `pc`-th instruction of a lane; `None` past its end.
     fn instr(&self, lane: u32, pc: u32) -> Option<Instr>;
 
-    /// By how much an average is divided where its final value is computed here.
-    fn divisor(&self) -> u32;
+    /// By how much an average is divided where a lane computes its final value here.
+    fn divisor(&self, lane: u32) -> u32;
 }
 
 /// What a strategy may look at: the group, one member's place in it, and when.

@@ -24,7 +24,7 @@ impl Program for Listed {
         self.lanes.get(lane as usize)?.get(pc as usize).copied()
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.divisor
     }
 }
@@ -39,7 +39,7 @@ fn listed(name: &str, members: u32) -> Vec<Listed> {
             let site = Site { hosts: hosts.clone(), me, step: 0, seed: 0 };
             let program = strategy.program(&site, SPAN);
             let lane = |lane| (0..).map_while(|pc| program.instr(lane, pc)).collect();
-            Listed { lanes: (0..program.lanes()).map(lane).collect(), divisor: program.divisor() }
+            Listed { lanes: (0..program.lanes()).map(lane).collect(), divisor: program.divisor(0) }
         })
         .collect()
 }
@@ -306,7 +306,7 @@ fn a_lane_without_end_is_seen() {
         fn instr(&self, _lane: u32, _pc: u32) -> Option<Instr> {
             Some(Instr::Local { source: Source::Own(0), with: None, into: Dest::Reg(0), len: 0 })
         }
-        fn divisor(&self) -> u32 {
+        fn divisor(&self, _lane: u32) -> u32 {
             1
         }
     }

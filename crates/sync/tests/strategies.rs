@@ -2,6 +2,7 @@
 
 use paceline_sync::{
     checker::{Expectation, Matrix, Proof, check, contraction},
+    groups::Terrain,
     program::{Program, Semantics, Site, Span, Strategy},
     strategy,
 };
@@ -11,10 +12,10 @@ use std::sync::Arc;
 /// The usual ones, and the ones with parameters.
 fn every_strategy() -> Vec<Arc<dyn Strategy>> {
     let parameters = ["1", "2", "5", "1:apart", "3:apart", "40:apart"];
-    let named = parameters.map(|parameters| {
-        let name = format!("parameter_server:{parameters}");
-        strategy::by_name(&name).unwrap_or_else(|| panic!("{name} is not known"))
-    });
+    let servers = parameters.map(|parameters| format!("parameter_server:{parameters}"));
+    let named = servers.into_iter().chain(["hierarchical:racks", "shuffle:3"].map(String::from));
+    let named =
+        named.map(|name| strategy::by_name(&name).unwrap_or_else(|| panic!("{name} is not known")));
     strategy::all().into_iter().chain(named).collect()
 }
 
@@ -72,7 +73,7 @@ proptest! {
     #[test]
     fn every_strategy_is_right_for_any_layout(
         hosts in prop::collection::vec(0_u32..6, 1..40),
-        which in 0_usize..13,
+        which in 0_usize..16,
         offset in 0_u64..1000,
         len in 0_u64..300,
         step in any::<u64>(),
@@ -146,6 +147,42 @@ fn gossip_brings_members_together_whatever_the_seed() {
                 .collect();
             let factor = contraction(&period);
             assert!(factor < 1e-3, "{members} members, seed {seed}: {factor}");
+        }
+    }
+}
+
+/// Racks of these sizes, one member on each host; the uplink of the first rack and the last member contended if
+/// `contended`.
+fn terrain(sizes: &[u32], contended: bool) -> (Terrain, Vec<u32>) {
+    let racks: Vec<u32> =
+        (0..).zip(sizes).flat_map(|(rack, size)| (0..*size).map(move |_| rack)).collect();
+    let hosts: Vec<u32> = (0..racks.len() as u32).collect();
+    let last = racks.len() - 1;
+    let contended_hosts = (0..racks.len()).map(|host| contended && host == last).collect();
+    (Terrain { racks, contended_hosts, contended_racks: vec![contended] }, hosts)
+}
+
+#[test]
+fn shuffling_is_fair_in_every_group_of_racks_and_brings_all_together() {
+    for sizes in [&[3, 3, 3, 3][..], &[4, 2, 1], &[8; 8], &[2, 2], &[5, 5, 1, 1, 7], &[64]] {
+        for contended in [false, true] {
+            let (terrain, hosts) = terrain(sizes, contended);
+            let shuffle = strategy::find_on("shuffle", Some(terrain)).unwrap();
+            let steps = 24;
+            let mut products: Vec<(u64, Vec<Matrix>)> =
+                (0..4).map(|quarter| (quarter * 250, Vec::new())).collect();
+            for step in 0..steps {
+                let proof = prove(shuffle.as_ref(), &hosts, step, 0, Span { offset: 0, len: 1000 });
+                for (element, period) in &mut products {
+                    let holds = |span: &Span| span.offset <= *element && *element < span.end();
+                    let found = proof.mixing.iter().find(|(span, _)| holds(span)).unwrap();
+                    period.push(found.1.clone());
+                }
+            }
+            for (element, period) in products {
+                let factor = contraction(&period);
+                assert!(factor < 0.5, "{sizes:?}, element {element}: {factor}");
+            }
         }
     }
 }

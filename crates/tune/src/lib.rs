@@ -24,6 +24,6 @@ pub use decision::{Action, Conditions, Decision};
 pub use detector::{Change, Detector, Signal};
 pub use logged::Logged;
 pub use method::{Method, UnknownMethod};
-pub use space::{Place, Space, strategies};
+pub use space::{Place, Results, Space, strategies};
 pub use surroundings::Surroundings;
 pub use tuner::{Trigger, Tuner};

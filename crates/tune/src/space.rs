@@ -130,9 +130,23 @@ impl Space {
     }
 }
 
-/// Strategies that sum exactly, that workers on these hosts can use, and that are no other under another name; `auto`
-/// and what is in force come first.
-pub fn strategies(hosts: &[String], present: &StrategyChoice) -> Vec<StrategyChoice> {
+/// What a tuner may make of the results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Results {
+    /// The same sum on every worker, always.
+    #[default]
+    Exact,
+    /// Also averages that come together over steps: right for parameters, and for programs that say so.
+    Averages,
+}
+
+/// Strategies that workers on these hosts can use, that leave what `results` allows, and that are no other under another
+/// name; `auto` and what is in force come first.
+pub fn strategies(
+    hosts: &[String],
+    present: &StrategyChoice,
+    results: Results,
+) -> Vec<StrategyChoice> {
     let different: HashSet<&String> = hosts.iter().collect();
     // Hierarchies need hosts with several workers, and several hosts.
     let levels = different.len() > 1 && different.len() < hosts.len();
@@ -140,9 +154,13 @@ pub fn strategies(hosts: &[String], present: &StrategyChoice) -> Vec<StrategyCho
     if *present != StrategyChoice::auto() {
         choices.push(StrategyChoice::auto());
     }
-    for strategy in paceline_sync::strategy::all() {
+    let known = match results {
+        Results::Exact => paceline_sync::strategy::exact(),
+        Results::Averages => paceline_sync::strategy::all(),
+    };
+    for strategy in known {
         let name = strategy.name().to_string();
-        let fits = name != "gossip" && (levels || name != "hierarchical");
+        let fits = levels || name != "hierarchical";
         if fits && name != present.0 {
             choices.push(StrategyChoice(name));
         }
@@ -194,10 +212,21 @@ mod tests {
     fn hierarchies_are_for_hosts_of_several_workers() {
         let hosts = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let has = |names: &[&str]| {
-            let all = strategies(&hosts(names), &StrategyChoice::auto());
+            let all = strategies(&hosts(names), &StrategyChoice::auto(), Results::Exact);
             all.iter().any(|choice| choice.0 == "hierarchical")
         };
         assert!(has(&["a", "a", "b", "b"]));
         assert!(!has(&["a", "b"]) && !has(&["a", "a"]));
+    }
+
+    #[test]
+    fn averages_are_chosen_only_where_they_are_allowed() {
+        let hosts = ["a".to_string(), "b".to_string()];
+        let has = |results| {
+            let all = strategies(&hosts, &StrategyChoice::auto(), results);
+            ["gossip", "shuffle"].map(|name| all.iter().any(|choice| choice.0 == name))
+        };
+        assert_eq!(has(Results::Exact), [false; 2]);
+        assert_eq!(has(Results::Averages), [true; 2]);
     }
 }

@@ -31,6 +31,7 @@ pub fn settings() -> Settings {
         eager: ByteSize::kib(64),
         stall_report: PATIENCE,
         timeout: PATIENCE,
+        ..Settings::default()
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::Connection;
 
-/// The most links a message crosses: sender's wire, two racks' uplinks, receiver's wire.
-pub(super) const MOST_HOPS: usize = 4;
+/// The most links a message crosses.
+pub(super) const MOST_HOPS: usize = paceline_job::Way::MOST_LINKS;
 
 /// One direction of a wire, or of a worker's way to its neighbours' memory.
 #[derive(Debug)]

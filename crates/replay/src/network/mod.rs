@@ -9,29 +9,11 @@ use crate::{config::NetworkConfig, error::ReplayError, timeline::Timeline};
 pub(crate) use connection::{Body, Frame};
 use connection::{Connection, Surroundings};
 use links::{Link, Links, Path};
-use paceline_job::{Random, Rank, Rate, Time, Topology, View};
+use paceline_job::{LinkName, Random, Rank, Rate, Time, Topology, View};
 use paceline_sync::{scheduler::turn_of, slab::Key};
 use queues::{Queues, Wire};
 use rustc_hash::FxHashSet;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-
-/// One direction of something that carries bytes. Hosts are numbered as in the topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LinkName {
-    /// From a host to its rack.
-    HostOut(u32),
-    /// From its rack to a host.
-    HostIn(u32),
-    /// From a rack to the others.
-    RackUp(u32),
-    /// From the others to a rack.
-    RackDown(u32),
-    /// From a worker to its host's other workers.
-    MemoryOut(u32),
-    /// From its host's other workers to a worker.
-    MemoryIn(u32),
-}
 
 /// See the file's first paragraph. Connections are made when first used and stay.
 #[derive(Debug)]
@@ -56,13 +38,9 @@ pub(crate) struct Network<P> {
 /// Where each rank sits, and the number of each link.
 #[derive(Debug)]
 struct Places {
-    /// Per rank its host, per host its rack, both as the topology numbers them.
+    /// Per rank its host, as the topology numbers them.
     host_of: Vec<u32>,
-    rack_of: Vec<u32>,
-    racks: u32,
-    host_latency: Vec<u64>,
-    rack_latency: Vec<u64>,
-    memory_latency: u64,
+    topology: Topology,
     /// Whether a host's traffic to others stands for that of others to it.
     mirrored: bool,
 }
@@ -70,7 +48,7 @@ struct Places {
 impl Places {
     /// Links are numbered hosts first, then racks, then workers, each out before in.
     fn number(&self, name: LinkName) -> Option<u32> {
-        let (hosts, racks) = (self.rack_of.len() as u32, self.racks);
+        let (hosts, racks) = (self.topology.hosts.len() as u32, self.topology.uplinks.len() as u32);
         let ranks = self.host_of.len() as u32;
         let (base, index, count, inward) = match name {
             LinkName::HostOut(host) => (0, host, hosts, 0),
@@ -83,35 +61,19 @@ impl Places {
         (index < count).then_some(base + 2 * index + inward)
     }
 
-    /// The latency and the links from one rank to another. Latencies of the links on the way do not
-    /// add up: each is that of a whole way through it, as [`Topology::bottleneck`] has it.
+    /// The latency and the links from one rank to another.
     fn way(&self, from: u32, to: u32) -> (u64, Path) {
-        let over = |names: &[LinkName]| {
-            let mut numbers = [0; links::MOST_HOPS];
-            for (number, name) in numbers.iter_mut().zip(names) {
-                *number = self.number(*name).unwrap_or_default();
-            }
-            Path::over(&numbers[..names.len()])
-        };
         let (here, there) = (self.host_of[from as usize], self.host_of[to as usize]);
-        if here == there {
-            let path = over(&[LinkName::MemoryOut(from), LinkName::MemoryIn(to)]);
-            return (self.memory_latency, path);
+        let way = self.topology.way((from, here), (to, there));
+        let mut numbers = [0; links::MOST_HOPS];
+        for (number, name) in numbers.iter_mut().zip(way.links()) {
+            let name = match *name {
+                LinkName::HostIn(_) if self.mirrored => LinkName::HostIn(here),
+                name => name,
+            };
+            *number = self.number(name).unwrap_or_default();
         }
-        let latency = self.host_latency[here as usize].max(self.host_latency[there as usize]);
-        let (near, far) = (self.rack_of[here as usize], self.rack_of[there as usize]);
-        if near == far || self.racks == 0 {
-            let inward = if self.mirrored { here } else { there };
-            return (latency, over(&[LinkName::HostOut(here), LinkName::HostIn(inward)]));
-        }
-        let between = self.rack_latency[near as usize].max(self.rack_latency[far as usize]);
-        let path = over(&[
-            LinkName::HostOut(here),
-            LinkName::RackUp(near),
-            LinkName::RackDown(far),
-            LinkName::HostIn(there),
-        ]);
-        (latency.max(between), path)
+        (nanos(way.latency), Path::over(&numbers[..way.links().len()]))
     }
 }
 
@@ -152,15 +114,7 @@ impl<P> Network<P> {
             let wires = links.all.iter().map(|link| Wire::new(link.capacity, bucket));
             Queues::new(shaping, wires.collect())
         });
-        let places = Places {
-            rack_of: topology.hosts.iter().map(|host| host.rack).collect(),
-            racks,
-            host_latency: topology.hosts.iter().map(|host| nanos(host.link.latency)).collect(),
-            rack_latency: topology.uplinks.iter().map(|link| nanos(link.latency)).collect(),
-            memory_latency: nanos(topology.memory.latency),
-            mirrored,
-            host_of,
-        };
+        let places = Places { topology: topology.clone(), mirrored, host_of };
         Ok(Network {
             peers: vec![Vec::new(); view.size()],
             favourites: vec![(u32::MAX, 0); view.size()],

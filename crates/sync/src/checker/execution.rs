@@ -386,7 +386,7 @@ impl Machine<'_> {
                 self.check_granted(at, Span { offset, len })?;
                 if made_here {
                     let program = &self.chunks[at.chunk as usize][at.member as usize];
-                    let divided = content.divided(program.divisor());
+                    let divided = content.divided(program.divisor(at.lane));
                     content = divided.ok_or(Violation::DividedTwice { at })?;
                 }
                 self.outcome.outputs[at.member as usize].write(offset, &content, at)

@@ -82,7 +82,7 @@ impl Program for ReduceScatterProgram {
         Some(Instr::Recv { from: self.circle.behind(1), with, into, len: block.len })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.circle.members()
     }
 }
@@ -149,7 +149,7 @@ impl Program for AllGatherProgram {
         }
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }

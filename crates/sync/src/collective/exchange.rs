@@ -59,7 +59,7 @@ impl Program for AllToAllProgram {
         }
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }
@@ -92,7 +92,7 @@ impl Program for OneWayProgram {
         (pc == 0).then_some(self.instr)
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }

@@ -116,7 +116,7 @@ impl Program for BroadcastProgram {
         Some(Instr::Send { to: self.tree.child(index), slot, source, len })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }
@@ -162,7 +162,7 @@ impl Program for ReduceProgram {
         Some(Instr::Send { to, slot, source: sum(children), len })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.tree.members()
     }
 }
@@ -215,7 +215,7 @@ impl Program for GatherProgram {
         })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }
@@ -265,7 +265,7 @@ impl Program for ScatterProgram {
         }
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }

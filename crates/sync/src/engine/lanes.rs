@@ -180,7 +180,7 @@ impl Engine {
     ) -> Step {
         let with_loc = with.map(|source| self.loc(key, lane, source));
         let chunk = self.chunks.get(key).expect("a lane that runs has its chunk");
-        let (id, divisor) = (chunk.op, chunk.program.divisor());
+        let (id, divisor) = (chunk.op, chunk.program.divisor(lane));
         let op = self.op(id);
         let (dtype, reduce) = (op.post.dtype, op.post.reduce);
         let bytes = dtype.size() as u64;

@@ -28,7 +28,7 @@ pub fn describe(program: &dyn Program) -> String {
             }
             if !instr.is_empty() {
                 lines += 1;
-                line(&mut text, format_args!("  {pc:>4}  {}", Words(instr, program.divisor())));
+                line(&mut text, format_args!("  {pc:>4}  {}", Words(instr, program.divisor(lane))));
             }
         }
     }

@@ -20,7 +20,7 @@ impl Program for Alone {
         (pc == 0).then_some(copy)
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         1
     }
 }

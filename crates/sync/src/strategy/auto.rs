@@ -1,16 +1,20 @@
 //! The choice called `auto`: which strategy suits a message size, on this group and these wires.
 //!
 //! The model is latency plus bytes over rate (Hockney's), with a cost per message and with chunks
-//! that follow each other through the busiest place. It is a pure function, so every member that is
-//! given the same numbers chooses alike; the choice is made once per view and kept as a table. It
-//! knows nothing of programs.
+//! that follow each other through the busiest place. Where the topology is known, programs are
+//! priced over it instead ([`cost`](crate::cost)). Both are pure functions, so every member that is
+//! given the same numbers chooses alike; the choice is made once per view and kept as a table.
 
 use super::{
     DoubleTree, Hierarchical, OneShot, ParameterServer, RecursiveDoubling, Ring, demand::Demand,
     double_tree, hierarchical, layout::Layout, one_shot, parameter_server, recursive_doubling,
     ring,
 };
-use crate::program::Strategy;
+use crate::{
+    cost::{Roads, Tariff},
+    groups::Terrain,
+    program::Strategy,
+};
 use paceline_job::{ByteSize, Link, Rate, Settings, Topology, View};
 use std::{sync::Arc, time::Duration};
 
@@ -150,9 +154,8 @@ pub struct Choice {
 
 /// The strategy that an all-reduce of `bytes` should use on a group whose members sit on `hosts`.
 pub fn choose(hosts: &[u32], bytes: u64, model: &CostModel) -> Choice {
-    let layout = Layout::new(hosts);
     let candidates = candidates();
-    choose_among(&candidates, &layout, bytes, model).1
+    Market::of_model(&candidates, hosts, model).choose(bytes).1
 }
 
 /// The choices for every message size, made once per view.
@@ -166,9 +169,27 @@ pub struct AutoTable {
 impl AutoTable {
     /// Choose for all sizes.
     pub fn new(hosts: &[u32], model: &CostModel) -> AutoTable {
-        let layout = Layout::new(hosts);
         let candidates = candidates();
-        let at = |bytes| choose_among(&candidates, &layout, bytes, model);
+        AutoTable::of_market(&Market::of_model(&candidates, hosts, model))
+    }
+
+    /// Choose for all sizes, by what programs take over roads that are known.
+    pub(crate) fn on_roads(
+        hosts: &Arc<[u32]>,
+        roads: &Roads,
+        terrain: Option<&Terrain>,
+        model: &CostModel,
+    ) -> AutoTable {
+        let mut strategies: Vec<Arc<dyn Strategy>> =
+            candidates().into_iter().map(|(strategy, _)| strategy).collect();
+        if terrain.is_some() {
+            strategies.push(Arc::new(Hierarchical::of_racks(terrain.cloned())));
+        }
+        AutoTable::of_market(&Market::of_roads(strategies, hosts, roads, model))
+    }
+
+    fn of_market(market: &Market<'_>) -> AutoTable {
+        let at = |bytes| market.choose(bytes);
         let mut table = AutoTable { entries: Vec::new(), reasons: Vec::new() };
         let (mut winner, mut choice) = at(1);
         // Winners are compared at powers of two up to 2^45, where the fastest per byte has long
@@ -230,40 +251,84 @@ fn candidates() -> Vec<(Arc<dyn Strategy>, DemandOf)> {
     ]
 }
 
-/// The winner's index among the candidates, and the choice.
-fn choose_among(
-    candidates: &[(Arc<dyn Strategy>, DemandOf)],
-    layout: &Layout,
-    bytes: u64,
-    model: &CostModel,
-) -> (usize, Choice) {
-    if layout.members() < 2 {
-        let strategy = Arc::clone(&candidates[0].0);
-        let reason = "ring: the group has one member, so nothing is sent".to_string();
-        return (0, Choice { strategy, expected: Duration::ZERO, reason });
+/// Candidates, and what each would take.
+struct Market<'a> {
+    strategies: Vec<Arc<dyn Strategy>>,
+    /// Of a candidate, by its index, for so many bytes.
+    price: Box<dyn Fn(usize, u64) -> Price + 'a>,
+    members: u32,
+    hosts: u32,
+}
+
+impl<'a> Market<'a> {
+    /// Priced by formulas: one memory and one wire for all.
+    fn of_model(
+        candidates: &'a [(Arc<dyn Strategy>, DemandOf)],
+        hosts: &[u32],
+        model: &'a CostModel,
+    ) -> Market<'a> {
+        let layout = Layout::new(hosts);
+        Market {
+            strategies: candidates.iter().map(|(strategy, _)| strategy.clone()).collect(),
+            members: layout.members(),
+            hosts: layout.hosts(),
+            price: Box::new(move |at, bytes| model.price(&layout, bytes, candidates[at].1)),
+        }
     }
-    let mut priced: Vec<_> = candidates
-        .iter()
-        .enumerate()
-        .map(|(index, (_, demand))| (index, model.price(layout, bytes, *demand)))
-        .collect();
-    // The sort is stable, so that ties go to the earlier candidate.
-    priced.sort_by(|a, b| a.1.seconds().total_cmp(&b.1.seconds()));
-    let ((best, price), (second, second_price)) = (priced[0], priced[1]);
-    let expected = Duration::from_secs_f64(price.seconds());
-    let reason = format!(
-        "{}: {} on {} and {} take about {}, mostly {}; {} would take {}",
-        candidates[best].0.name(),
-        ByteSize(bytes),
-        count(layout.members(), "member"),
-        count(layout.hosts(), "host"),
-        people_time(price.seconds()),
-        price.mostly(),
-        candidates[second].0.name(),
-        people_time(second_price.seconds()),
-    );
-    let strategy = Arc::clone(&candidates[best].0);
-    (best, Choice { strategy, expected, reason })
+
+    /// Priced by letting their programs run over the roads.
+    fn of_roads(
+        strategies: Vec<Arc<dyn Strategy>>,
+        hosts: &Arc<[u32]>,
+        roads: &Roads,
+        model: &CostModel,
+    ) -> Market<'a> {
+        let layout = Layout::new(hosts);
+        let overhead = model.overhead.as_secs_f64();
+        let tariff = |strategy: &Arc<dyn Strategy>| {
+            Tariff::of(strategy.as_ref(), hosts, roads, model.partition)
+        };
+        let tariffs: Vec<Tariff> = strategies.iter().map(tariff).collect();
+        let price = move |at: usize, bytes: u64| {
+            let tariff: &Tariff = &tariffs[at];
+            let cost = tariff.cost(ByteSize(bytes));
+            let latency = cost.latency.as_secs_f64();
+            let moving = cost.total.as_secs_f64() - latency;
+            // Handling messages and moving bytes go on side by side from chunk to chunk.
+            let work = overhead * tariff.messages(bytes);
+            Price { latency, work: (work - moving).max(0.0), memory: 0.0, wire: moving }
+        };
+        let (members, hosts) = (layout.members(), layout.hosts());
+        Market { strategies, price: Box::new(price), members, hosts }
+    }
+
+    /// The winner's index among the candidates, and the choice.
+    fn choose(&self, bytes: u64) -> (usize, Choice) {
+        if self.members < 2 {
+            let strategy = Arc::clone(&self.strategies[0]);
+            let reason = "ring: the group has one member, so nothing is sent".to_string();
+            return (0, Choice { strategy, expected: Duration::ZERO, reason });
+        }
+        let indices = 0..self.strategies.len();
+        let mut priced: Vec<_> = indices.map(|at| (at, (self.price)(at, bytes))).collect();
+        // The sort is stable, so that ties go to the earlier candidate.
+        priced.sort_by(|a, b| a.1.seconds().total_cmp(&b.1.seconds()));
+        let ((best, price), (second, second_price)) = (priced[0], priced[1]);
+        let expected = Duration::from_secs_f64(price.seconds());
+        let reason = format!(
+            "{}: {} on {} and {} take about {}, mostly {}; {} would take {}",
+            self.strategies[best].name(),
+            ByteSize(bytes),
+            count(self.members, "member"),
+            count(self.hosts, "host"),
+            people_time(price.seconds()),
+            price.mostly(),
+            self.strategies[second].name(),
+            people_time(second_price.seconds()),
+        );
+        let strategy = Arc::clone(&self.strategies[best]);
+        (best, Choice { strategy, expected, reason })
+    }
 }
 
 fn count(number: u32, noun: &str) -> String {
@@ -281,6 +346,7 @@ fn people_time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_job::Host;
 
     fn name(hosts: &[u32], bytes: u64) -> std::borrow::Cow<'static, str> {
         choose(hosts, bytes, &CostModel::usual(&Settings::default())).strategy.name()
@@ -313,6 +379,30 @@ mod tests {
             assert!(bounds.is_sorted(), "{bounds:?}");
             assert_eq!(table.for_bytes(u64::MAX).name(), table.entries().last().unwrap().1.name());
         }
+    }
+
+    #[test]
+    fn where_racks_share_uplinks_sums_are_made_inside_racks_first() {
+        let link = |bits| Link {
+            rate: Rate::from_bits_per_second(bits),
+            latency: Duration::from_micros(20),
+        };
+        let host = |at: u32| Host { name: format!("host{at}"), rack: at / 4, link: link(1e9) };
+        let topology = Arc::new(Topology {
+            hosts: (0..16).map(host).collect(),
+            uplinks: vec![link(1e9); 4],
+            memory: link(32e9),
+        });
+        let settings = Settings { topology: Some(topology.clone()), ..Settings::default() };
+        let names = topology.hosts.iter().map(|host| host.name.clone()).collect();
+        let view = View::on_hosts(names, settings);
+        let roads = Roads::of(&view, &topology).unwrap();
+        let terrain = Terrain::of_view(&view);
+        let model = CostModel::for_view(&view);
+        let hosts = view.host_indices().into();
+        let table = AutoTable::on_roads(&hosts, &roads, terrain.as_ref(), &model);
+        assert_eq!(table.for_bytes(1 << 28).name(), "hierarchical:racks");
+        assert_ne!(table.for_bytes(16).name(), "ring");
     }
 
     #[test]

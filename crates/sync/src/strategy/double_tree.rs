@@ -237,7 +237,7 @@ impl Program for DoubleTreeProgram {
         self.lanes.get(lane as usize)?.instr(lane, pc)
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.members
     }
 }

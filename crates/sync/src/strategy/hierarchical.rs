@@ -1,25 +1,62 @@
 //! Hierarchical: sum inside each host, ring across hosts, hand out inside each host.
 //!
-//! It knows which members share a host, and nothing of the wires between hosts.
+//! It knows which members share a host, or a rack, and nothing of the wires between them.
 
 use super::{
     alone::Alone,
     demand::{Demand, Sides},
     fold::Fold,
-    layout::{Layout, Layouts, Place},
+    layout::{Derived, Layout, Layouts, Place},
 };
-use crate::program::{Dest, Instr, Program, Site, Slot, Source, Span, Strategy};
+use crate::{
+    groups::{Seating, Terrain},
+    program::{Dest, Instr, Program, Site, Slot, Source, Span, Strategy},
+};
 use std::{borrow::Cow, sync::Arc};
 
-/// Memory first, wires second.
+/// Memory first, wires second; or racks first, and the wires between them second.
 #[derive(Debug, Default)]
 pub struct Hierarchical {
     layouts: Layouts,
+    racks: Option<Racks>,
+}
+
+/// What makes racks take the place of hosts.
+#[derive(Debug, Default)]
+struct Racks {
+    /// Without one, hosts are taken for racks.
+    terrain: Option<Terrain>,
+    of_members: Derived<Arc<[u32]>>,
+}
+
+impl Hierarchical {
+    /// The name without parameters.
+    pub const NAME: &'static str = "hierarchical";
+    /// The parameter that makes racks take the place of hosts.
+    pub const RACKS: &'static str = "racks";
+
+    /// Sum inside each rack of this terrain, ring across racks.
+    pub(super) fn of_racks(terrain: Option<Terrain>) -> Hierarchical {
+        let racks = Some(Racks { terrain, ..Racks::default() });
+        Hierarchical { racks, ..Hierarchical::default() }
+    }
+
+    fn layout(&self, hosts: &Arc<[u32]>) -> Arc<Layout> {
+        let Some(racks) = &self.racks else { return self.layouts.of(hosts) };
+        let of_members = racks.of_members.of(hosts, |hosts| match &racks.terrain {
+            None => hosts.into(),
+            Some(terrain) => Seating::on(terrain, hosts).rack_of_each().into(),
+        });
+        self.layouts.of(&of_members)
+    }
 }
 
 impl Strategy for Hierarchical {
     fn name(&self) -> Cow<'static, str> {
-        "hierarchical".into()
+        match self.racks {
+            None => Hierarchical::NAME.into(),
+            Some(_) => format!("{}:{}", Hierarchical::NAME, Hierarchical::RACKS).into(),
+        }
     }
 
     fn about(&self) -> &'static str {
@@ -28,14 +65,14 @@ impl Strategy for Hierarchical {
          many shards as the smallest host has members, each led by another member, so that all of \
          a host's members share the work. A wire carries 2(h-1)/h of the chunk in 2(h-1) messages \
          for h hosts, whatever the number of members. Right when several members share a host and \
-         its wire."
+         its wire; with the parameter racks, where several hosts share a rack and its uplink."
     }
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
         if site.members() == 1 {
             return Box::new(Alone { span });
         }
-        let layout = self.layouts.of(&site.hosts);
+        let layout = self.layout(&site.hosts);
         let me = layout.place(site.me);
         let shards = layout.smallest_host();
         Box::new(HierarchicalProgram { layout, me, shards, span })
@@ -171,7 +208,7 @@ impl Program for HierarchicalProgram {
         }
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.layout.members()
     }
 }

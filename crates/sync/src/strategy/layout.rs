@@ -107,35 +107,52 @@ impl Layout {
     }
 }
 
-/// The last few layouts asked for: a layout is derived once per group, not once per chunk.
+/// What followed from the hosts of the last few groups asked for: it is derived once per group, not once per chunk.
 ///
 /// What is remembered follows from the key alone, so strategies stay pure functions.
-#[derive(Debug, Default)]
-pub(crate) struct Layouts {
-    known: Mutex<Vec<Known>>,
+#[derive(Debug)]
+pub(crate) struct Derived<T> {
+    known: Mutex<Vec<Known<T>>>,
 }
 
 /// The hosts of a group, and what follows from them.
-type Known = (Arc<[u32]>, Arc<Layout>);
+type Known<T> = (Arc<[u32]>, Arc<T>);
+
+/// Groups' layouts.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts(Derived<Layout>);
 
 impl Layouts {
+    /// The layout of a group, derived now if it is not remembered.
+    pub(crate) fn of(&self, hosts: &Arc<[u32]>) -> Arc<Layout> {
+        self.0.of(hosts, Layout::new)
+    }
+}
+
+impl<T> Default for Derived<T> {
+    fn default() -> Derived<T> {
+        Derived { known: Mutex::default() }
+    }
+}
+
+impl<T> Derived<T> {
     /// How many groups are remembered; the oldest is forgotten first.
     const BOUND: usize = 8;
 
-    /// The layout of a group, derived now if it is not remembered.
-    pub(crate) fn of(&self, hosts: &Arc<[u32]>) -> Arc<Layout> {
+    /// What follows from these hosts, derived now if it is not remembered.
+    pub(crate) fn of(&self, hosts: &Arc<[u32]>, derive: impl FnOnce(&[u32]) -> T) -> Arc<T> {
         // A poisoned lock is harmless: an entry is pushed whole or not at all.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known.iter().rfind(|(key, _)| Arc::ptr_eq(key, hosts) || key == hosts);
-        if let Some((_, layout)) = found {
-            return Arc::clone(layout);
+        if let Some((_, value)) = found {
+            return Arc::clone(value);
         }
-        let layout = Arc::new(Layout::new(hosts));
+        let value = Arc::new(derive(hosts));
         if known.len() == Self::BOUND {
             known.remove(0);
         }
-        known.push((Arc::clone(hosts), Arc::clone(&layout)));
-        layout
+        known.push((Arc::clone(hosts), Arc::clone(&value)));
+        value
     }
 }
 
@@ -165,6 +182,6 @@ mod tests {
         for size in 0..100 {
             layouts.of(&vec![0; size].into());
         }
-        assert_eq!(layouts.known.lock().unwrap().len(), Layouts::BOUND);
+        assert_eq!(layouts.0.known.lock().unwrap().len(), Derived::<Layout>::BOUND);
     }
 }

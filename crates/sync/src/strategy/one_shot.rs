@@ -78,7 +78,7 @@ impl Program for OneShotProgram {
             .then(|| fold.instr(index, |member| member, offset, len, Dest::Out(offset)))
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.members
     }
 }

@@ -179,7 +179,7 @@ impl Program for ParameterServerProgram {
         Some(Instr::Send { to, slot, source: Source::Out(offset), len })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.contributors
     }
 }

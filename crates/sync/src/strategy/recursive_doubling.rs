@@ -166,7 +166,7 @@ impl Program for DoublingProgram {
         }
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.layout.members()
     }
 }

@@ -37,7 +37,7 @@ impl Strategy for Ring {
         let position = layout.position(site.me);
         let next = layout.at((position + 1) % members);
         let previous = layout.at((position + members - 1) % members);
-        Box::new(RingProgram { members, position, next, previous, span })
+        Box::new(RingProgram { members, position, next, previous, span, lane: 0 })
     }
 }
 
@@ -61,12 +61,14 @@ pub(super) fn demand(layout: &Layout, bytes: f64) -> Demand {
 
 /// One lane: send the own segment, then receive and forward `2(n-1)` times.
 #[derive(Debug)]
-struct RingProgram {
-    members: u32,
-    position: u32,
-    next: Member,
-    previous: Member,
-    span: Span,
+pub(super) struct RingProgram {
+    pub(super) members: u32,
+    pub(super) position: u32,
+    pub(super) next: Member,
+    pub(super) previous: Member,
+    pub(super) span: Span,
+    /// Which lane it is on every member, where a program has several.
+    pub(super) lane: u32,
 }
 
 impl RingProgram {
@@ -103,7 +105,7 @@ impl Program for RingProgram {
                 Some(received) if received < summed => Source::Reg(0, 0),
                 Some(_) => Source::Out(segment.offset),
             };
-            let slot = Slot { lane: 0, pc: pc + 1 };
+            let slot = Slot { lane: self.lane, pc: pc + 1 };
             return Some(Instr::Send { to: self.next, slot, source, len: segment.len });
         }
         let segment = self.segment(message);
@@ -112,7 +114,7 @@ impl Program for RingProgram {
         Some(Instr::Recv { from: self.previous, with, into, len: segment.len })
     }
 
-    fn divisor(&self) -> u32 {
+    fn divisor(&self, _lane: u32) -> u32 {
         self.members
     }
 }

@@ -9,7 +9,7 @@ mod trigger;
 pub use trigger::Trigger;
 
 use crate::{
-    Action, Candidate, Change, Conditions, Detector, Signal, Space, Surroundings,
+    Action, Candidate, Change, Conditions, Detector, Results, Signal, Space, Surroundings,
     detector::median,
     searcher::{Answer, Frequency, Known, Question, Searcher},
     space,
@@ -30,6 +30,7 @@ pub struct Tuner {
     hosts: Vec<String>,
     /// Strategies to choose from; those the hosts can use if `None`.
     strategies: Option<Vec<StrategyChoice>>,
+    results: Results,
     /// Once the job's shape is known.
     space: Option<Space>,
     detector: Detector,
@@ -94,6 +95,7 @@ impl Tuner {
             trigger,
             hosts: surroundings.hosts.clone(),
             strategies: None,
+            results: Results::Exact,
             space: None,
             detector: Detector::default(),
             known: Vec::new(),
@@ -109,6 +111,12 @@ impl Tuner {
     /// Choose from these strategies only.
     pub fn with_strategies(mut self, strategies: Vec<StrategyChoice>) -> Tuner {
         self.strategies = Some(strategies);
+        self
+    }
+
+    /// Choose also from strategies that average over steps, if the program says that it may.
+    pub fn with_results(mut self, results: Results) -> Tuner {
+        self.results = results;
         self
     }
 
@@ -197,7 +205,7 @@ impl Tuner {
         let speed = self.speed(seen);
         self.know(&present, speed);
         let space = self.space.get_or_insert_with(|| {
-            let all = || space::strategies(&self.hosts, &present.strategy);
+            let all = || space::strategies(&self.hosts, &present.strategy, self.results);
             Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
         });
         let answer = self.searcher.ask(&Question { space, seen, known: &self.known });

@@ -1,0 +1,130 @@
+//! Costs derived from programs against the same programs in virtual time, over racks of different kinds: within 5 %.
+
+use paceline_job::{
+    ByteSize, Contended, Dtype, Host, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time,
+    Topology, View,
+};
+use paceline_replay::{Cluster, ClusterConfig};
+use paceline_sync::{
+    collective::Collective,
+    cost::{Roads, price},
+    event::{OpId, Post},
+    groups::Terrain,
+    strategy,
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+struct Case {
+    name: &'static str,
+    view: View,
+    topology: Arc<Topology>,
+}
+
+/// Racks × hosts at 1 Gbit/s, uplinks oversubscribed by so much; links changed as asked.
+fn case(
+    name: &'static str,
+    (racks, hosts): (u32, u32),
+    oversubscribed: f64,
+    change: impl FnOnce(&mut Topology, &mut Contended),
+) -> Case {
+    let link =
+        |bits| Link { rate: Rate::from_bits_per_second(bits), latency: Duration::from_micros(20) };
+    let host =
+        |index: u32| Host { name: format!("host{index}"), rack: index / hosts, link: link(1e9) };
+    let uplink = link(1e9 * f64::from(hosts) / oversubscribed);
+    let mut topology = Topology {
+        hosts: (0..racks * hosts).map(host).collect(),
+        uplinks: if racks > 1 { vec![uplink; racks as usize] } else { Vec::new() },
+        memory: link(32e9),
+    };
+    let mut contended = Contended::default();
+    change(&mut topology, &mut contended);
+    let topology = Arc::new(topology);
+    let settings = Settings {
+        partition: ByteSize::mib(1),
+        topology: Some(topology.clone()),
+        contended,
+        ..Settings::default()
+    };
+    let names = topology.hosts.iter().map(|host| host.name.clone()).collect();
+    Case { name, view: View::on_hosts(names, settings), topology }
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        case("flat", (1, 8), 1.0, |_, _| {}),
+        case("2:1", (4, 3), 2.0, |_, _| {}),
+        case("4:1", (4, 3), 4.0, |_, _| {}),
+        case("8:1", (4, 4), 8.0, |_, _| {}),
+        case("a contended uplink", (4, 3), 2.0, |topology, contended| {
+            topology.uplinks[1].rate = Rate::from_bits_per_second(2e8);
+            contended.racks = BTreeSet::from([1]);
+        }),
+        case("a contended host", (4, 3), 2.0, |topology, contended| {
+            topology.hosts[5].link.rate = Rate::from_bits_per_second(2e8);
+            contended.hosts = BTreeSet::from(["host5".to_string()]);
+        }),
+    ]
+}
+
+/// Mean seconds of the steps that a strategy which changes goes through.
+fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
+    let settings =
+        Settings { strategy: StrategyChoice(name.to_string()), ..case.view.settings.clone() };
+    let view = Arc::new(View { settings, ..case.view.clone() });
+    let mut cluster = Cluster::new(view, &case.topology, ClusterConfig::default()).unwrap();
+    let mut seconds = 0.0;
+    for step in 0..steps {
+        let begun = cluster.now().0 + 1_000_000;
+        for rank in (0..case.view.size() as u32).map(Rank) {
+            let post = Post {
+                op: OpId(step),
+                name: "weights".into(),
+                collective: Collective::AllReduce { len: bytes / 4 },
+                dtype: Dtype::F32,
+                reduce: ReduceOp::Average,
+                priority: 0,
+                group: None,
+                in_place: true,
+            };
+            cluster.post(Time(begun), rank, post).unwrap();
+        }
+        let outcome = cluster.run();
+        assert!(outcome.stuck.is_empty());
+        let last = outcome.finishes.iter().map(|finish| finish.at.0).max().unwrap();
+        seconds += (last - begun) as f64 / 1e9;
+    }
+    seconds / f64::from(steps)
+}
+
+#[test]
+fn costs_derived_from_programs_are_within_five_percent_of_replay() {
+    let bytes = 32 << 20;
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let roads = Roads::of(&case.view, &case.topology).unwrap();
+        let hosts: Arc<[u32]> = case.view.host_indices().into();
+        for name in ["ring", "hierarchical:racks", "parameter_server", "double_tree", "shuffle"] {
+            let chosen = strategy::find_on(name, Terrain::of_view(&case.view)).unwrap();
+            let settings = &case.view.settings;
+            let cost = price(chosen.as_ref(), &hosts, &roads, ByteSize(bytes), settings.partition);
+            let steps = if name == "shuffle" { 6 } else { 1 };
+            let (said, found) = (cost.total.as_secs_f64(), replayed(&case, name, bytes, steps));
+            let off = said / found - 1.0;
+            let line = format!(
+                "{:20} {name:20} {:8.1} ms, replay {:8.1} ms, {:+.1} % (busy {:.1} ms, {:?})",
+                case.name,
+                1e3 * said,
+                1e3 * found,
+                100.0 * off,
+                1e3 * cost.busy.as_secs_f64(),
+                cost.busiest
+            );
+            println!("{line}");
+            if off.abs() > 0.05 {
+                wrong.push(line);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "beyond 5 %:\n{}", wrong.join("\n"));
+}

@@ -1,0 +1,273 @@
+//! What a plan of groups does, proven from the plan alone: that what any member knows reaches every other, how soon,
+//! and by how much a period shrinks disagreement. It knows nothing of racks or programs.
+
+use super::Plan;
+use crate::program::Member;
+use paceline_job::Random;
+
+/// What was found out about a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupProof {
+    /// Steps until the plan begins anew.
+    pub rotation: u32,
+    /// The most steps that anything takes to reach everybody, whichever step it begins with.
+    pub reach: u32,
+    /// The shortest run of whole rotations that is not below `reach`.
+    pub period: u32,
+    /// What is left of the members' disagreement after a period, at worst: the second largest singular value of the
+    /// product of its mixing matrices. Below one, because groups average and everything reaches everybody; zero where
+    /// it is not above what rounding leaves.
+    pub contraction: f64,
+}
+
+impl GroupProof {
+    /// Whether everybody holds the exact average after a period.
+    pub fn is_exact(&self) -> bool {
+        self.contraction == 0.0
+    }
+}
+
+/// A plan that never brings two members together, whatever the number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what member {from} knows never reaches member {to}")]
+pub struct Disconnected {
+    /// Who is not heard.
+    pub from: Member,
+    /// By whom.
+    pub to: Member,
+}
+
+/// Prove a plan.
+pub fn prove(plan: &Plan) -> Result<GroupProof, Disconnected> {
+    let rotation = plan.steps().len() as u64;
+    let mut reach = 0;
+    for start in 0..rotation {
+        reach = reach.max(spread(plan, start)?);
+    }
+    let period = u64::from(reach).max(1).div_ceil(rotation) * rotation;
+    Ok(GroupProof {
+        rotation: rotation as u32,
+        reach,
+        period: period as u32,
+        contraction: contraction(plan, period),
+    })
+}
+
+/// Steps from `start` until everybody knows of everybody.
+fn spread(plan: &Plan, start: u64) -> Result<u32, Disconnected> {
+    let members = plan.members() as usize;
+    let words = members.div_ceil(64);
+    // By member, a bit for each of those it knows of.
+    let mut known = vec![0_u64; members * words];
+    for member in 0..members {
+        known[member * words + member / 64] |= 1 << (member % 64);
+    }
+    let mut pairs = members as u64;
+    let (mut steps, mut idle) = (0, 0);
+    let mut together = vec![0_u64; words];
+    while pairs < (members * members) as u64 {
+        // Whoever learns nothing in a whole rotation never does.
+        if idle == plan.steps().len() {
+            return Err(unheard(&known, members, words));
+        }
+        for group in plan.at(start + u64::from(steps)).groups() {
+            together.fill(0);
+            for member in group {
+                let row = &known[*member as usize * words..][..words];
+                together.iter_mut().zip(row).for_each(|(all, one)| *all |= one);
+            }
+            for member in group {
+                known[*member as usize * words..][..words].copy_from_slice(&together);
+            }
+        }
+        let now = known.iter().map(|word| u64::from(word.count_ones())).sum();
+        idle = if now == pairs { idle + 1 } else { 0 };
+        pairs = now;
+        steps += 1;
+    }
+    Ok(steps)
+}
+
+fn unheard(known: &[u64], members: usize, words: usize) -> Disconnected {
+    let knows = |to: usize, from: usize| known[to * words + from / 64] >> (from % 64) & 1 == 1;
+    let pairs = (0..members).flat_map(|to| (0..members).map(move |from| (from, to)));
+    let (from, to) = pairs.into_iter().find(|(from, to)| !knows(*to, *from)).unwrap_or((0, 0));
+    Disconnected { from: from as Member, to: to as Member }
+}
+
+/// Power iteration on the product and its transpose, applied group by group: a matrix is never made, so a thousand
+/// members take milliseconds. Each factor is symmetric, so the transpose is the same steps backwards.
+fn contraction(plan: &Plan, steps: u64) -> f64 {
+    /// What is not settled by then lies closer to the next value than anybody asks.
+    const MOST_ROUNDS: usize = 300;
+    const SETTLED: f64 = 1e-10;
+    /// What is shorter than this is what arithmetic leaves of nothing.
+    const ROUNDING: f64 = 1e-13;
+    let mut random = Random::new(1);
+    let mut values: Vec<f64> = (0..plan.members()).map(|_| random.unit() - 0.5).collect();
+    let mut left = 1.0;
+    stretch_to_one(&mut values);
+    for _ in 0..MOST_ROUNDS {
+        (0..steps).for_each(|step| average(plan, step, &mut values));
+        (0..steps).rev().for_each(|step| average(plan, step, &mut values));
+        let length = stretch_to_one(&mut values);
+        if length < ROUNDING {
+            return 0.0;
+        }
+        // The product was applied twice.
+        let now = length.sqrt();
+        if (now - left).abs() <= SETTLED * now {
+            return now;
+        }
+        left = now;
+    }
+    left
+}
+
+/// Take the mean out, and make the rest as long as one. How long it was.
+fn stretch_to_one(values: &mut [f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    values.iter_mut().for_each(|value| *value -= mean);
+    let length = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+    if length > 0.0 {
+        values.iter_mut().for_each(|value| *value /= length);
+    }
+    length
+}
+
+/// What one step does to the members' values.
+fn average(plan: &Plan, step: u64, values: &mut [f64]) {
+    for group in plan.at(step).groups() {
+        let sum: f64 = group.iter().map(|member| values[*member as usize]).sum();
+        let mean = sum / group.len() as f64;
+        group.iter().for_each(|member| values[*member as usize] = mean);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        checker::{Matrix, contraction as by_matrices},
+        groups::{RackSeats, Seating},
+    };
+    use proptest::prelude::*;
+
+    /// Racks of these sizes; which of them and which members are contended.
+    fn seating(sizes: &[u32], slow_racks: &[usize], slow_members: &[u32]) -> Seating {
+        let mut next = 0..;
+        let racks: Vec<RackSeats> = sizes
+            .iter()
+            .enumerate()
+            .map(|(index, size)| RackSeats {
+                members: next.by_ref().take(*size as usize).collect(),
+                contended: slow_racks.contains(&index),
+            })
+            .collect();
+        let members: u32 = sizes.iter().sum();
+        let contended = (0..members).map(|member| slow_members.contains(&member)).collect();
+        Seating { racks, contended }
+    }
+
+    fn plan(sizes: &[u32], slow_racks: &[usize], slow_members: &[u32]) -> Plan {
+        Plan::of(&seating(sizes, slow_racks, slow_members))
+    }
+
+    #[test]
+    fn racks_stay_apart_but_for_one_representative_of_each_who_takes_turns() {
+        let shown = plan(&[3, 3, 3], &[], &[]).to_string();
+        let expected = "\
+step   0  {1 2} {4 5} {7 8} {0 3 6}
+step   1  {0 2} {3 5} {6 8} {1 4 7}
+step   2  {0 1} {3 4} {6 7} {2 5 8}
+";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_contended_uplink_is_in_groups_of_two_whose_partners_change() {
+        let plan = plan(&[3, 3, 3, 3], &[0], &[]);
+        let mut partners = Vec::new();
+        for division in plan.steps() {
+            let group = division.groups().iter().find(|group| {
+                group.iter().any(|member| *member < 3) && group.iter().any(|member| *member >= 3)
+            });
+            let group = group.expect("rack 0 is represented in every step");
+            assert_eq!(group.len(), 2, "{division}");
+            partners.push(group[1] / 3);
+        }
+        partners.sort_unstable();
+        partners.dedup();
+        assert_eq!(partners, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_member_whose_own_link_is_contended_is_in_groups_of_two_and_never_serves() {
+        let plan = plan(&[5, 5], &[], &[4]);
+        for division in plan.steps() {
+            let (group, _) = division.group_of(4);
+            assert_eq!(group.len(), 2, "{division}");
+            assert!(group.iter().all(|member| *member < 5), "{division}");
+        }
+    }
+
+    #[test]
+    fn a_grid_of_equal_sides_agrees_exactly_after_as_many_steps_as_it_has_axes() {
+        for (side, axes) in [(2, 1), (2, 6), (3, 3), (5, 2), (7, 1)] {
+            let seats = seating(&[u32::pow(side, axes)], &[], &[]);
+            let proof = prove(&Plan::of(&seats)).unwrap();
+            assert_eq!((proof.reach, proof.period), (axes, axes), "{side}^{axes}");
+            assert!(proof.is_exact(), "{side}^{axes}: {}", proof.contraction);
+        }
+    }
+
+    #[test]
+    fn the_factor_is_that_of_the_product_of_mixing_matrices() {
+        for (sizes, slow_racks, slow_members) in [
+            (&[3, 3, 3, 3][..], &[][..], &[][..]),
+            (&[3, 3, 3, 3], &[1], &[]),
+            (&[4, 2, 3], &[], &[0]),
+            (&[2, 2], &[], &[]),
+        ] {
+            let plan = plan(sizes, slow_racks, slow_members);
+            let proof = prove(&plan).unwrap();
+            let matrix = |step: u64| {
+                let mut mixing = Matrix::zero(plan.members());
+                for group in plan.at(step).groups() {
+                    for to in group {
+                        for from in group {
+                            mixing.set(*to, *from, 1.0 / group.len() as f64);
+                        }
+                    }
+                }
+                mixing
+            };
+            let period: Vec<Matrix> = (0..u64::from(proof.period)).map(matrix).collect();
+            let exact = by_matrices(&period);
+            assert!((proof.contraction - exact).abs() < 1e-4, "{proof:?}, by matrices {exact}");
+            assert!(exact < 1.0, "{exact}");
+        }
+    }
+
+    #[test]
+    fn a_thousand_members_are_proven() {
+        let proof = prove(&plan(&[32; 32], &[3], &[100])).unwrap();
+        assert!(proof.reach <= 12 && proof.contraction < 0.7, "{proof:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn whatever_is_contended_everybody_hears_of_everybody_within_five_rotations(
+            sizes in prop::collection::vec(1_u32..8, 1..8),
+            slow_racks in prop::collection::vec(0_usize..8, 0..5),
+            slow_members in prop::collection::vec(0_u32..40, 0..8),
+        ) {
+            let plan = plan(&sizes, &slow_racks, &slow_members);
+            let proof = prove(&plan).unwrap_or_else(|problem| panic!("{problem} in\n{plan}"));
+            prop_assert!(proof.reach <= 5 * proof.rotation, "{:?} in\n{}", proof, plan);
+            prop_assert!(proof.contraction < 1.0 - 1e-6, "{:?} in\n{}", proof, plan);
+        }
+    }
+}

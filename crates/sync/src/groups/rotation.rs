@@ -1,0 +1,149 @@
+//! Groups for racks: each rack by itself, and one representative of each in a group between racks, in turn.
+//!
+//! A contended link makes its group small: a rack whose uplink is contended shares a group of two with one other rack,
+//! a member whose own link is contended one with a neighbour; partners change from step to step. So a contended link
+//! carries a tensor once each way, which is the least that an average needs. It knows nothing of how contention is
+//! found.
+
+use super::{
+    partner,
+    seating::{RackSeats, Seating},
+};
+use crate::program::Member;
+
+/// Parts of a tensor that different members serve for at the same time. More spread the load further, and make
+/// messages smaller.
+const MOST_LANES: u32 = 4;
+
+/// As many as a rack has members to serve, up to a bound.
+pub(super) fn lanes(seating: &Seating) -> u32 {
+    let largest = seating.racks.iter().map(|rack| servers(seating, rack).len()).max().unwrap_or(1);
+    (largest as u32).clamp(1, MOST_LANES)
+}
+
+/// The groups of each step of a rotation: as long as the longest turn of anything in it, and longer where turns that
+/// keep step with each other would leave some apart.
+pub(super) fn divisions(seating: &Seating) -> Vec<Vec<Vec<Member>>> {
+    let racks = &seating.racks;
+    let between = if racks.iter().any(|rack| is_weak(seating, rack)) { racks.len() } else { 1 };
+    let inside = racks.iter().map(|rack| {
+        let any_contended = rack.members.iter().any(|member| seating.contended[*member as usize]);
+        let partners = if any_contended { rack.members.len() } else { 1 };
+        turns(seating, rack).max(partners)
+    });
+    let least = inside.max().unwrap_or(1).max(between);
+    let most = least * (racks.len() + 1);
+    let mut islands = Islands::new(seating.members());
+    let mut steps = Vec::new();
+    while steps.len() < least || (islands.count > 1 && steps.len() < most) {
+        let groups = division(seating, steps.len());
+        groups.iter().for_each(|group| islands.join(group));
+        steps.push(groups);
+    }
+    steps
+}
+
+/// Members that have met, directly or through others.
+struct Islands {
+    /// By member: another of the same island, or itself.
+    parents: Vec<Member>,
+    count: u32,
+}
+
+impl Islands {
+    fn new(members: u32) -> Islands {
+        Islands { parents: (0..members).collect(), count: members }
+    }
+
+    fn join(&mut self, group: &[Member]) {
+        for member in group {
+            let (one, other) = (self.root(group[0]), self.root(*member));
+            if one != other {
+                self.parents[other as usize] = one;
+                self.count -= 1;
+            }
+        }
+    }
+
+    fn root(&mut self, mut member: Member) -> Member {
+        while self.parents[member as usize] != member {
+            let next = self.parents[member as usize];
+            // Halves the way for the next who asks.
+            self.parents[member as usize] = self.parents[next as usize];
+            member = next;
+        }
+        member
+    }
+}
+
+fn division(seating: &Seating, step: usize) -> Vec<Vec<Member>> {
+    // Partners change a step sooner from round to round, so that the same two do not keep missing each other.
+    let longest = seating.racks.iter().map(|rack| turns(seating, rack)).max().unwrap_or(1);
+    let partners = step + step / longest;
+    let mut groups = Vec::new();
+    let mut representatives = Vec::new();
+    let mut weak = Vec::new();
+    for rack in &seating.racks {
+        let away = representative(seating, rack, step);
+        let home: Vec<Member> =
+            rack.members.iter().copied().filter(|member| Some(*member) != away).collect();
+        groups.extend(parted(&home, |at| seating.contended[home[at] as usize], partners));
+        if let Some(member) = away {
+            representatives.push(member);
+            weak.push(is_weak(seating, rack));
+        }
+    }
+    groups.extend(parted(&representatives, |at| weak[at], partners));
+    groups
+}
+
+/// Whoever may represent a rack: members whose own link is free, or all if none is.
+fn servers(seating: &Seating, rack: &RackSeats) -> Vec<Member> {
+    let free = |member: &Member| !seating.contended[*member as usize];
+    let free: Vec<Member> = rack.members.iter().copied().filter(free).collect();
+    if free.is_empty() { rack.members.clone() } else { free }
+}
+
+/// Each server's turn; and one in which nobody serves, if otherwise no two members of the rack would ever meet.
+fn turns(seating: &Seating, rack: &RackSeats) -> usize {
+    let (servers, members) = (servers(seating, rack).len(), rack.members.len());
+    let never_meet = members > 1 && (servers == 1 || members == 2);
+    servers + usize::from(never_meet)
+}
+
+fn representative(seating: &Seating, rack: &RackSeats, step: usize) -> Option<Member> {
+    if seating.racks.len() < 2 {
+        return None;
+    }
+    servers(seating, rack).get(step % turns(seating, rack)).copied()
+}
+
+/// Whether what a rack sends to others passes something contended whoever serves.
+fn is_weak(seating: &Seating, rack: &RackSeats) -> bool {
+    rack.contended || rack.members.iter().all(|member| seating.contended[*member as usize])
+}
+
+/// One group of all who are strong; the weak in groups of two, with strong partners who change from step to step. If
+/// most are weak, everybody is in a group of two, and over the steps of a tournament meets everybody else.
+fn parted(list: &[Member], is_weak: impl Fn(usize) -> bool, step: usize) -> Vec<Vec<Member>> {
+    let (weak, mut strong): (Vec<usize>, Vec<usize>) = (0..list.len()).partition(|at| is_weak(*at));
+    if weak.len() > strong.len() {
+        let pair = |at: usize| match partner(list.len() as u32, at as u32, step as u64) {
+            Some(other) if (other as usize) < at => None,
+            Some(other) => Some(vec![list[at], list[other as usize]]),
+            None => Some(vec![list[at]]),
+        };
+        return (0..list.len()).filter_map(pair).collect();
+    }
+    if !weak.is_empty() {
+        // From here on the partners of this step are the first.
+        let turn = step % strong.len();
+        strong.rotate_left(turn);
+    }
+    let partners: Vec<usize> = strong.drain(..weak.len()).collect();
+    // In the order of places, so that neighbours stay neighbours in a ring.
+    strong.sort_unstable();
+    let pairs = weak.iter().zip(partners).map(|(one, other)| vec![list[*one], list[other]]);
+    let rest: Vec<Member> = strong.iter().map(|at| list[*at]).collect();
+    pairs.chain((!rest.is_empty()).then_some(rest)).collect()
+}
