@@ -12,6 +12,7 @@ mod run;
 mod scenario;
 mod settings;
 mod strategies;
+mod topology;
 mod trace;
 mod tune;
 
@@ -33,6 +34,7 @@ Examples:
   paceline optimize trace/ -o plan.toml    what would make it faster
   paceline tune trace/ --script steps      how it tunes itself as the network changes
   paceline strategies                      ways to all-reduce, explained
+  paceline topology net.toml               where hosts sit, as a tree
   paceline trace traces/                   what a recorded run holds
   paceline bench allreduce                 ours against Gloo and Open MPI
 
@@ -57,6 +59,7 @@ enum Command {
     Optimize(optimize::OptimizeArgs),
     Replay(replay::ReplayArgs),
     Strategies(strategies::StrategiesArgs),
+    Topology(topology::TopologyArgs),
     Trace(trace::TraceArgs),
     Tune(tune::TuneArgs),
     /// Measure on this machine: against peers, and predictions against what happens.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Optimize(arguments) => optimize::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
+        Command::Topology(arguments) => topology::run(arguments),
         Command::Trace(arguments) => trace::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),

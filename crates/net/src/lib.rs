@@ -22,6 +22,7 @@ pub mod sealed;
 mod secret;
 pub mod store;
 mod succession;
+mod survey;
 mod tuning;
 mod worker;
 
@@ -45,4 +46,5 @@ pub use runtime::{
 };
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
+pub use survey::survey;
 pub use worker::{Entry as WorkerEntry, Measuring, Operation, Region, Worker, WorkerConfig};

@@ -21,5 +21,6 @@ pub mod sampler;
 pub mod scheduler;
 pub mod slab;
 pub mod strategy;
+pub mod survey;
 
 pub use resolver::check_strategy;
