@@ -11,7 +11,7 @@ use paceline_sync::{
 use paceline_testbed::{Spec, burst_bytes};
 use std::{sync::Arc, time::Duration};
 
-use super::grid::topology_of;
+use super::grid::{Slow, topology_of};
 
 /// The share of the latency by which a message may come earlier or later: a sleeper is not always woken as fast.
 const SPREAD: f64 = 1.0 / 3.0;
@@ -33,8 +33,11 @@ impl Latency {
     /// that time evenly. Waking a thread is part of it, as it is whenever a worker waits for a message.
     pub fn from_barrier(barrier: Duration, spec: &Spec, view: &Arc<View>) -> Result<Latency> {
         let unit = Duration::from_millis(1);
-        let mut cluster =
-            Cluster::new(view.clone(), &topology_of(spec, unit)?, ClusterConfig::default())?;
+        let mut cluster = Cluster::new(
+            view.clone(),
+            &topology_of(spec, &Slow::new(), unit)?,
+            ClusterConfig::default(),
+        )?;
         for rank in 0..view.size() as u32 {
             cluster.post(Time::ZERO, Rank(rank), barrier_post())?;
         }

@@ -4,15 +4,45 @@
 use super::super::workload::Sizes;
 use crate::exit::UsageError;
 use anyhow::Result;
-use paceline_job::{ByteSize, Host, Link, Rate, Settings, StrategyChoice, Topology, View};
+use paceline_job::{
+    ByteSize, Contended, Host, Link, Rate, Settings, StrategyChoice, Topology, View,
+};
 use paceline_testbed::{Spec, Target};
-use std::time::Duration;
+use std::{collections::BTreeMap, str::FromStr, sync::Arc, time::Duration};
 
 /// From one size of a range to the next.
 const SIZE_STEP: u64 = 4;
 
 /// Between workers of one host. Every worker has a host of its own here, so nothing takes this way.
 const MEMORY: f64 = 10e9;
+
+/// How hosts are joined, besides their number and their wires' rate.
+#[derive(Clone, Debug, Default)]
+pub struct Racks {
+    /// How many there are; none is as good as one.
+    pub racks: usize,
+    /// What each rack's uplink carries.
+    pub uplink: Option<Rate>,
+    /// Links that carry less than the others, as if somebody else used them.
+    pub slow: Slow,
+}
+
+/// Links that carry less than they should.
+pub type Slow = BTreeMap<Target, Rate>;
+
+/// One of them, as people write it: `rack1=10mbit`.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowLink(pub Target, pub Rate);
+
+impl FromStr for SlowLink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SlowLink, String> {
+        let (link, rate) =
+            text.split_once('=').ok_or("it is a link and a rate, such as rack1=10mbit")?;
+        Ok(SlowLink(link.parse()?, rate.parse().map_err(|_| format!("`{rate}` is no rate"))?))
+    }
+}
 
 /// Everything that is to be predicted and measured: each network with each strategy and size.
 #[derive(Clone, Debug)]
@@ -21,6 +51,8 @@ pub struct Grid {
     pub hosts: Vec<usize>,
     /// What each host's wire carries.
     pub rates: Vec<Rate>,
+    /// How hosts are joined.
+    pub racks: Racks,
     /// How all-reduces are programmed.
     pub strategies: Vec<StrategyChoice>,
     /// Bytes of the tensor.
@@ -34,6 +66,7 @@ impl Grid {
     pub fn new(
         hosts: Vec<usize>,
         rates: Vec<Rate>,
+        racks: Racks,
         strategies: Vec<StrategyChoice>,
         sizes: &Sizes,
         settings: Settings,
@@ -44,9 +77,13 @@ impl Grid {
             return Err(refuse(text).into());
         }
         settings.validate().map_err(|error| refuse(error.to_string()))?;
-        let grid = Grid { hosts, rates, strategies, sizes: sizes.expand(SIZE_STEP)?, settings };
+        let sizes = sizes.expand(SIZE_STEP)?;
+        let grid = Grid { hosts, rates, racks, strategies, sizes, settings };
         for spec in grid.networks() {
             spec.validate().map_err(|error| refuse(error.to_string()))?;
+            for link in grid.racks.slow.keys() {
+                spec.rate_of(*link).map_err(|error| refuse(error.to_string()))?;
+            }
         }
         Ok(grid)
     }
@@ -55,12 +92,27 @@ impl Grid {
     pub fn networks(&self) -> Vec<Spec> {
         let pairs =
             self.hosts.iter().flat_map(|hosts| self.rates.iter().map(|rate| (*hosts, *rate)));
-        pairs.map(|(hosts, rate)| Spec::new(hosts, rate)).collect()
+        let Racks { racks, uplink, .. } = self.racks;
+        pairs
+            .map(|(hosts, rate)| Spec { racks: racks.max(1), uplink, ..Spec::new(hosts, rate) })
+            .collect()
     }
 
-    /// The settings in force for a strategy.
-    pub fn settings_of(&self, strategy: &StrategyChoice) -> Settings {
-        Settings { strategy: strategy.clone(), ..self.settings.clone() }
+    /// The settings in force for a strategy. Where there are racks, they say so, and which links are slow.
+    pub fn settings_of(&self, strategy: &StrategyChoice, spec: &Spec) -> Result<Settings> {
+        let settings = Settings { strategy: strategy.clone(), ..self.settings.clone() };
+        if spec.racks == 1 {
+            return Ok(settings);
+        }
+        let mut contended = Contended::default();
+        for link in self.racks.slow.keys() {
+            match link {
+                Target::Host(host) => drop(contended.hosts.insert(host_name(*host))),
+                Target::Rack(rack) => drop(contended.racks.insert(*rack as u32)),
+            }
+        }
+        let topology = Arc::new(topology_of(spec, &Slow::new(), Duration::from_micros(50))?);
+        Ok(Settings { topology: Some(topology), contended, ..settings })
     }
 
     /// Cells in all.
@@ -75,8 +127,11 @@ pub fn view_of(spec: &Spec, settings: Settings) -> View {
 }
 
 /// The network as the replay sees it: nominal rates, and the latency that was measured on it while it was idle.
-pub fn topology_of(spec: &Spec, latency: Duration) -> Result<Topology> {
-    let link = |target| Ok(Link { rate: spec.rate_of(target)?, latency });
+pub fn topology_of(spec: &Spec, slow: &Slow, latency: Duration) -> Result<Topology> {
+    let link = |target| {
+        let rate = slow.get(&target).copied().map_or_else(|| spec.rate_of(target), Ok)?;
+        Ok(Link { rate, latency })
+    };
     let host = |number: usize| -> Result<Host> {
         let rack = spec.rack_of(number) as u32;
         Ok(Host { name: host_name(number), rack, link: link(Target::Host(number))? })
@@ -89,7 +144,8 @@ pub fn topology_of(spec: &Spec, latency: Duration) -> Result<Topology> {
     })
 }
 
-fn host_name(number: usize) -> String {
+/// What a worker calls its host.
+pub fn host_name(number: usize) -> String {
     format!("host{number}")
 }
 
@@ -104,7 +160,8 @@ mod tests {
     fn grid(hosts: Vec<usize>, settings: Settings) -> Result<Grid> {
         let strategies = vec![StrategyChoice("ring".into()), StrategyChoice("gossip".into())];
         let sizes = "1MiB..16MiB".parse().unwrap();
-        Grid::new(hosts, vec![rate("100mbit"), rate("1gbit")], strategies, &sizes, settings)
+        let (rates, racks) = (vec![rate("100mbit"), rate("1gbit")], Racks::default());
+        Grid::new(hosts, rates, racks, strategies, &sizes, settings)
     }
 
     #[test]
@@ -116,7 +173,8 @@ mod tests {
         assert_eq!(networks, [(4, slow), (4, fast), (8, slow), (8, fast)]);
         assert_eq!(grid.sizes, [ByteSize::mib(1), ByteSize::mib(4), ByteSize::mib(16)]);
         assert_eq!(grid.cells(), 2 * 2 * 2 * 3);
-        assert_eq!(grid.settings_of(&grid.strategies[1]).strategy.0, "gossip");
+        let settings = grid.settings_of(&grid.strategies[1], &grid.networks()[0]).unwrap();
+        assert_eq!((settings.strategy.0.as_str(), settings.topology), ("gossip", None));
     }
 
     #[test]
@@ -135,7 +193,7 @@ mod tests {
         spec.uplink = Some(rate("250mbit"));
         spec.host_rates.insert(3, rate("100mbit"));
         let latency = Duration::from_micros(70);
-        let topology = topology_of(&spec, latency).unwrap();
+        let topology = topology_of(&spec, &Slow::new(), latency).unwrap();
         let view = view_of(&spec, Settings::default());
         assert_eq!(view.host_indices(), [0, 1, 2, 3]);
         let hosts: Vec<(u32, Rate)> =
@@ -144,5 +202,30 @@ mod tests {
         assert_eq!(hosts, [(0, fast), (0, fast), (1, fast), (1, slow)]);
         assert_eq!(topology.uplinks, [Link { rate: rate("250mbit"), latency }; 2]);
         assert!(view.workers.iter().zip(&topology.hosts).all(|(w, h)| w.host == h.name));
+    }
+
+    #[test]
+    fn settings_name_racks_and_slow_links_and_the_topology_has_their_rates() {
+        let slow: Slow = ["rack1=10mbit", "host0=20mbit"]
+            .map(|text| text.parse::<SlowLink>().map(|SlowLink(link, rate)| (link, rate)).unwrap())
+            .into();
+        let racks = Racks { racks: 2, uplink: Some(rate("100mbit")), slow: slow.clone() };
+        let strategies = vec![StrategyChoice("shuffle".into())];
+        let sizes = "1MiB".parse().unwrap();
+        let rates = vec![rate("100mbit")];
+        let grid =
+            Grid::new(vec![4], rates, racks, strategies, &sizes, Settings::default()).unwrap();
+        let spec = &grid.networks()[0];
+        let settings = grid.settings_of(&grid.strategies[0], spec).unwrap();
+        assert_eq!(settings.contended.racks.first(), Some(&1));
+        assert_eq!(settings.contended.hosts.first().map(String::as_str), Some("host0"));
+        let nominal = settings.topology.unwrap();
+        assert_eq!(nominal.uplinks[1].rate, rate("100mbit"));
+        let real = topology_of(spec, &slow, Duration::ZERO).unwrap();
+        assert_eq!(
+            (real.uplinks[1].rate, real.hosts[0].link.rate),
+            (rate("10mbit"), rate("20mbit"))
+        );
+        assert!("rack1".parse::<SlowLink>().is_err() && "wire=1mbit".parse::<SlowLink>().is_err());
     }
 }

@@ -1,20 +1,24 @@
 //! The measured side: one worker process on each host of a testbed, and the coordinator on the first. It knows
 //! processes and namespaces; what the times mean is not known here.
 
-use super::super::{
-    contender::{BetweenTurns, Contender, Process},
-    group::Group,
-    interrupt::Interrupt,
-    ours::WORKER,
+use super::{
+    super::{
+        contender::{BetweenTurns, Contender, Process},
+        group::Group,
+        interrupt::Interrupt,
+        ours::WORKER,
+    },
+    grid::host_name,
 };
 use anyhow::{Context, Result};
-use paceline_job::{Rank, Settings};
+use paceline_job::{Plan, Rank, Settings};
 use paceline_net::{
     Secret,
     launch::{MeetingPoint, WorkerPlace, worker_environment},
 };
 use paceline_testbed::Testbed;
 use std::{
+    fs,
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
@@ -37,7 +41,11 @@ pub fn start(
     let size = testbed.spec().hosts;
     let micros = rest.as_micros().to_string();
     let address = SocketAddr::from((testbed.address(0), COORDINATOR_PORT));
-    let coordinator = Coordinator::start(testbed, &program, address, settings, &secret)?;
+    // Racks do not fit on a command line.
+    let plan = folder.join("plan.toml");
+    let decided = Plan { settings: settings.clone(), ..Plan::default() };
+    fs::write(&plan, decided.to_toml()).context("write the plan")?;
+    let coordinator = Coordinator::start(testbed, &program, address, &plan, &secret)?;
     let processes = (0..size)
         .map(|rank| {
             let place = WorkerPlace { rank: Rank(rank as u32), size, local_rank: 0, local_size: 1 };
@@ -45,6 +53,7 @@ pub fn start(
             let mut environment = worker_environment(place, meeting);
             // What is predicted is the network, not a cipher.
             environment.push(("PACELINE_INSECURE".to_string(), "1".to_string()));
+            environment.push(("PACELINE_HOST".to_string(), host_name(rank)));
             Process {
                 program: program.clone(),
                 arguments: [WORKER, "--variant", "tcp", "--aligned", &micros]
@@ -71,16 +80,15 @@ impl Coordinator {
         testbed: &Testbed,
         program: &Path,
         address: SocketAddr,
-        settings: &Settings,
+        plan: &Path,
         secret: &Secret,
     ) -> Result<Coordinator> {
         let mut command = Command::new(program);
         command
             .args(["coordinator", "--listen", &address.to_string()])
             .args(["--size", &testbed.spec().hosts.to_string()])
-            .args(["--strategy", &settings.strategy.0])
-            .args(["--partition", &settings.partition.to_string()])
-            .args(["--credit", &settings.credit.to_string()])
+            .arg("--plan")
+            .arg(plan)
             .env("PACELINE_SECRET", secret.to_hex())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -4,6 +4,7 @@
 //! time, [`measurement`] in real time on the hosts of a testbed; [`report`] compares. The prediction of a cell
 //! knows nothing of its measurement.
 
+mod bounds;
 mod calibration;
 mod grid;
 mod measurement;
@@ -29,7 +30,7 @@ use super::{
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use calibration::{Latency, middle, model, rest};
-use grid::{Grid, topology_of, view_of};
+use grid::{Grid, Racks, SlowLink, topology_of, view_of};
 use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
 use paceline_sync::check_strategy;
 use paceline_testbed::{CheckReport, Spec, Testbed};
@@ -72,7 +73,9 @@ const WARMUP: u32 = 1;
 #[command(after_help = "\
 Examples:
   sudo paceline bench predict
-  sudo paceline bench predict --hosts 4 --rate 500mbit --strategies ring --sizes 1MiB..64MiB")]
+  sudo paceline bench predict --hosts 4 --rate 500mbit --strategies ring --sizes 1MiB..64MiB
+  sudo paceline bench predict --hosts 12 --racks 4 --rate 50mbit --uplink 75mbit --slow rack1=10mbit \\
+       --strategies ring,hierarchical:racks,shuffle --sizes 4MiB")]
 pub struct PredictArgs {
     /// Numbers of hosts, separated by commas.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values = ["4", "8"])]
@@ -81,6 +84,19 @@ pub struct PredictArgs {
     /// What each host's wire carries in each direction; several rates separated by commas.
     #[arg(long, value_name = "RATE,...", value_delimiter = ',', default_values = ["100mbit", "500mbit", "1gbit"])]
     pub rate: Vec<Rate>,
+
+    /// Racks that the hosts are spread over, in order and as evenly as can be.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub racks: usize,
+
+    /// What each rack's uplink carries in each direction [default: as much as its hosts together].
+    #[arg(long, value_name = "RATE")]
+    pub uplink: Option<Rate>,
+
+    /// Links that carry less, as if somebody else used them, separated by commas: rack1=10mbit,host5=20mbit. Strategies that
+    /// divide by racks are told which.
+    #[arg(long, value_name = "LINK=RATE,...", value_delimiter = ',')]
+    pub slow: Vec<SlowLink>,
 
     /// Names that `paceline strategies` lists, separated by commas.
     #[arg(
@@ -164,7 +180,9 @@ fn grid(args: &PredictArgs) -> Result<Grid> {
     for strategy in &strategies {
         check_strategy(strategy).map_err(|error| UsageError::new(error.to_string()))?;
     }
-    Grid::new(args.hosts.clone(), args.rate.clone(), strategies, &args.sizes, settings)
+    let slow = args.slow.iter().map(|SlowLink(link, rate)| (*link, *rate)).collect();
+    let racks = Racks { racks: args.racks, uplink: args.uplink, slow };
+    Grid::new(args.hosts.clone(), args.rate.clone(), racks, strategies, &args.sizes, settings)
 }
 
 /// What all networks of a run share.
@@ -185,18 +203,30 @@ impl Run<'_> {
         let faithful = check.carries(FAITHFUL);
         let latency =
             if faithful { self.latency(&testbed)? } else { Latency::around(idle_latency(&check)?) };
+        for (link, rate) in &self.grid.racks.slow {
+            testbed.set_rate(*link, *rate).context("slow a link down")?;
+        }
         let mut report = NetworkReport {
             hosts: spec.hosts,
             rate: spec.rate,
+            racks: spec.racks,
+            uplink: spec.uplink,
+            slow: self
+                .grid
+                .racks
+                .slow
+                .iter()
+                .map(|(link, rate)| format!("{link}={rate}"))
+                .collect(),
             check,
             faithful,
             latency_seconds: latency.least.as_secs_f64(),
             model: model(spec, latency),
             cells: Vec::new(),
         };
-        let topology = topology_of(spec, latency.least)?;
+        let topology = topology_of(spec, &self.grid.racks.slow, latency.least)?;
         for strategy in &self.grid.strategies {
-            let settings = self.grid.settings_of(strategy);
+            let settings = self.grid.settings_of(strategy, spec)?;
             let view = Arc::new(view_of(spec, settings.clone()));
             let predicted = self.grid.sizes.iter().map(|size| {
                 let model = &report.model;
@@ -218,7 +248,8 @@ impl Run<'_> {
                     Ok(None) => (Vec::new(), None, None),
                     Err(failure) => (Vec::new(), None, Some(failure.clone())),
                 };
-                let cell = Cell::conclude(strategy, size.0, &predicted, turns, busy, failure);
+                let mut cell = Cell::conclude(strategy, size.0, &predicted, turns, busy, failure);
+                cell.least_share = bounds::least_share(&view, &topology, size);
                 report.cells.push(cell);
             }
         }
@@ -241,7 +272,7 @@ impl Run<'_> {
 
     /// What a message takes from worker to worker while nothing else is sent.
     fn latency(&self, testbed: &Testbed) -> Result<Latency> {
-        let settings = self.grid.settings_of(&self.grid.strategies[0]);
+        let settings = self.grid.settings_of(&self.grid.strategies[0], testbed.spec())?;
         let (rest, folder) = (Duration::ZERO, self.folder);
         let mut group = measurement::start(testbed, &settings, rest, folder, &self.interrupt)?;
         let workload = aligned(ByteSize(4), BARRIERS);

@@ -76,7 +76,7 @@ mod tests {
     use super::{
         super::{
             super::statistics::median,
-            grid::{topology_of, view_of},
+            grid::{Slow, topology_of, view_of},
         },
         *,
     };
@@ -94,7 +94,7 @@ mod tests {
             ..Settings::default()
         };
         let view = Arc::new(view_of(&spec, settings));
-        let topology = topology_of(&spec, Duration::from_micros(50)).unwrap();
+        let topology = topology_of(&spec, &Slow::new(), Duration::from_micros(50)).unwrap();
         let network = NetworkConfig { goodput: TCP_OVER_ETHERNET, ..NetworkConfig::default() };
         let config = ClusterConfig { network, ..ClusterConfig::default() };
         let bytes = 16 << 20;

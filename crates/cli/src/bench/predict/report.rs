@@ -9,6 +9,7 @@ use super::super::{
 };
 use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
 use paceline_replay::ClusterConfig;
+use paceline_sync::strategy::Shuffle;
 use paceline_testbed::CheckReport;
 use serde::Serialize;
 
@@ -39,6 +40,12 @@ pub struct NetworkReport {
     pub hosts: usize,
     /// What each host's wire carries.
     pub rate: Rate,
+    /// How many racks they are in.
+    pub racks: usize,
+    /// What each rack's uplink carries; none where it is as much as its hosts together.
+    pub uplink: Option<Rate>,
+    /// Links that carried less than they should, with what they did.
+    pub slow: Vec<String>,
     /// What raw TCP carried there.
     pub check: CheckReport,
     /// Whether that is enough for its measurements to mean anything.
@@ -68,6 +75,8 @@ pub struct Cell {
     pub processors_busy: Option<f64>,
     /// Why it was not measured.
     pub failure: Option<String>,
+    /// How many times the tensor passes the slowest link, at best.
+    pub least_share: Option<f64>,
     /// Raw samples, round by round.
     pub turns: Vec<Turn>,
 }
@@ -86,8 +95,17 @@ impl Cell {
         let predicted = median(&predicted.seconds).unwrap_or(f64::NAN);
         let measured = time_of(&turns);
         let error = measured.map(|measured| predicted / measured.median - 1.0);
-        let strategy = strategy.clone();
-        Cell { strategy, bytes, predicted, measured, error, processors_busy, failure, turns }
+        Cell {
+            strategy: strategy.clone(),
+            bytes,
+            predicted,
+            measured,
+            error,
+            processors_busy,
+            failure,
+            least_share: None,
+            turns,
+        }
     }
 
     fn is_within(&self) -> Option<bool> {
@@ -127,6 +145,7 @@ impl Report {
                 text.push_str(&format!("Not measured: {}: {failure}\n", name(network, cell)));
             }
         }
+        self.networks.iter().for_each(|network| text.push_str(&network.gains()));
         text.push_str(&self.summary());
         text
     }
@@ -152,13 +171,55 @@ impl Report {
     }
 }
 
+impl NetworkReport {
+    /// Where there are racks: how much faster `shuffle` was than the others, and how much that could be at best.
+    fn gains(&self) -> String {
+        let mut text = String::new();
+        if self.racks < 2 {
+            return text;
+        }
+        let seconds = |cell: &Cell| cell.measured.map(|measured| measured.median);
+        for ours in self.cells.iter().filter(|cell| cell.strategy.0 == Shuffle::NAME) {
+            for other in self.cells.iter().filter(|cell| cell.bytes == ours.bytes) {
+                let (Some(mine), Some(theirs)) = (seconds(ours), seconds(other)) else { continue };
+                if other.strategy == ours.strategy {
+                    continue;
+                }
+                let gain = theirs / mine;
+                text += &format!(
+                    "{} was {gain:.2} times as fast as {}",
+                    name(self, ours),
+                    other.strategy
+                );
+                if let (Some(least), false) = (other.least_share, self.slow.is_empty()) {
+                    // One passage of the slowest link is the least.
+                    text += &format!(" (at best {least:.2}: {:.0}%)", 100.0 * gain / least);
+                }
+                text += ".\n";
+            }
+        }
+        text
+    }
+}
+
 fn worst_share(check: &CheckReport) -> f64 {
     check.flows.iter().map(|flow| flow.share()).fold(f64::INFINITY, f64::min)
 }
 
 fn name(network: &NetworkReport, cell: &Cell) -> String {
-    let NetworkReport { hosts, rate, .. } = network;
-    format!("{} of {} over {hosts} hosts at {rate}", cell.strategy, ByteSize(cell.bytes))
+    let NetworkReport { hosts, rate, racks, uplink, slow, .. } = network;
+    let mut name =
+        format!("{} of {} over {hosts} hosts at {rate}", cell.strategy, ByteSize(cell.bytes));
+    if *racks > 1 {
+        name += &format!(" in {racks} racks");
+    }
+    if let Some(uplink) = uplink {
+        name += &format!(" with uplinks of {uplink}");
+    }
+    if !slow.is_empty() {
+        name += &format!(", {}", slow.join(", "));
+    }
+    name
 }
 
 fn row(network: &NetworkReport, cell: &Cell) -> Vec<String> {
@@ -195,6 +256,9 @@ mod tests {
         NetworkReport {
             hosts: 4,
             rate: "100mbit".parse().unwrap(),
+            racks: 1,
+            uplink: None,
+            slow: Vec::new(),
             check: CheckReport {
                 hosts: 4,
                 racks: 1,
@@ -231,6 +295,19 @@ mod tests {
         let summary =
             "Within 5%: 1 of 2 cells. Worst: gossip of 1MiB over 4 hosts at 100mbit, -20.0%.";
         assert!(text.ends_with(&format!("{summary}\n")), "{text}");
+    }
+
+    #[test]
+    fn on_racks_the_gain_of_shuffling_stands_beside_its_bound() {
+        let mut cells =
+            vec![cell("hierarchical:racks", 0.15, &[0.15]), cell("shuffle", 0.1, &[0.1])];
+        cells[0].least_share = Some(1.5);
+        let racks =
+            NetworkReport { racks: 4, slow: vec!["rack1=10mbit".into()], ..network(true, cells) };
+        let text = report(vec![racks]).render(Style::Plain);
+        let line = "shuffle of 1MiB over 4 hosts at 100mbit in 4 racks, rack1=10mbit was 1.50 times as fast as \
+                    hierarchical:racks (at best 1.50: 100%).";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]
