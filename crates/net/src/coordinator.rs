@@ -407,8 +407,7 @@ impl Service {
         let process = join.process;
         let admitted = match &self.phase {
             Phase::Gathering => self.roster.admit(join).map(Seat::Gathering),
-            Phase::Running if self.has_room() => Ok(self.seat_newcomer(join, &mut channel)),
-            Phase::Running => Err(Refusal::JobFull { size: self.config.size }),
+            Phase::Running => self.admits().map(|()| self.seat_newcomer(join, &mut channel)),
             Phase::Failed(refusal) => Err(refusal.clone()),
         };
         match admitted {

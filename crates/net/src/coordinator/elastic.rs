@@ -3,7 +3,7 @@
 
 use super::{
     Coordinator, CoordinatorConfig, CoordinatorMessage, Fate, Join, MAXIMUM_WORKERS, Member,
-    MemberStatus, Seat, Service, Standing, Status, tell,
+    MemberStatus, Refusal, Seat, Service, Standing, Status, tell,
 };
 use crate::{
     error::{NetError, Result},
@@ -103,8 +103,20 @@ impl Service {
     }
 
     /// Whether somebody who comes to the running job may wait to be let in.
-    pub(super) fn has_room(&self) -> bool {
-        self.config.elastic.is_some() && self.members.len() < MAXIMUM_WORKERS
+    pub(super) fn admits(&self) -> Result<(), Refusal> {
+        match self.config.elastic {
+            Some(_) if !self.is_anybody_left() => Err(Refusal::JobOver),
+            Some(_) if self.members.len() < MAXIMUM_WORKERS => Ok(()),
+            _ => Err(Refusal::JobFull { size: self.config.size }),
+        }
+    }
+
+    /// Whether a worker of the view is connected, or may come back.
+    fn is_anybody_left(&self) -> bool {
+        let Some(registrar) = &self.registrar else { return false };
+        let in_view = |id: WorkerId| registrar.view().rank_of(id).is_some();
+        let connected = self.members.iter().any(|member| member.id().is_some_and(in_view));
+        connected || !registrar.absent().is_empty()
     }
 
     /// Somebody came to the running job. It is invited when it is ready, so that nobody waits for what it prepares.
@@ -163,10 +175,7 @@ impl Service {
 
     /// Nobody is left in the view: those who wait to be let in wait in vain.
     pub(super) fn turn_away_if_over(&mut self) {
-        let Some(registrar) = &self.registrar else { return };
-        let in_view =
-            |member: &Member| member.id().is_some_and(|id| registrar.view().rank_of(id).is_some());
-        if self.config.elastic.is_some() && !self.members.iter().any(in_view) {
+        if self.config.elastic.is_some() && !self.is_anybody_left() {
             self.members.clear();
         }
     }

@@ -195,6 +195,7 @@ pub enum Refusal {
     RankOutOfRange { rank: Rank, size: usize },
     SizeDiffers { worker: usize, job: usize },
     JobFull { size: usize },
+    JobOver,
     JoinTimeout { joined: usize, size: usize, waited: Duration, missing: Vec<Rank> },
     OtherJob { ours: String, theirs: String },
     NotElastic,
@@ -213,6 +214,7 @@ impl From<Refusal> for NetError {
             Refusal::RankOutOfRange { rank, size } => NetError::RankOutOfRange { rank, size },
             Refusal::SizeDiffers { worker, job } => NetError::SizeDiffers { worker, job },
             Refusal::JobFull { size } => NetError::JobFull { size },
+            Refusal::JobOver => NetError::JobOver,
             Refusal::JoinTimeout { joined, size, waited, missing } => {
                 NetError::JoinTimeout { joined, size, waited, missing }
             }
