@@ -24,13 +24,26 @@ from paceline._native import (
     MismatchError,
     PacelineError,
     PeerLostError,
+    Retired,
     StalledError,
     __version__,
 )
 from paceline.adaptation import attach, detach, epoch, report
 from paceline.metering import Metrics, WorkerMetrics, metrics
 from paceline.policy import Context, Policy, Resize
-from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
+from paceline.world import (
+    begin_step,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    members,
+    propose,
+    rank,
+    resize,
+    shutdown,
+    size,
+)
 
 _IN_TORCH = (
     "DistributedOptimizer",
@@ -44,6 +57,7 @@ _IN_TORCH = (
     "broadcast_parameters",
     "checkpoint",
     "clip_grad_norm_",
+    "elastic",
     "trace",
 )
 
@@ -57,6 +71,7 @@ __all__ = [
     "PeerLostError",
     "Policy",
     "Resize",
+    "Retired",
     "StalledError",
     "WorkerMetrics",
     "__version__",
@@ -68,11 +83,13 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "members",
     "metrics",
     "policies",
     "propose",
     "rank",
     "report",
+    "resize",
     "shutdown",
     "size",
     *_IN_TORCH,

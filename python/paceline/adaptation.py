@@ -61,7 +61,9 @@ class Adaptation:
         #: Who deals samples and follows the batch size.
         self.data: Batched | None = None
         #: Who changes the number of workers.
-        self.resizer: Callable[[Resize], None] | None = None
+        self.resizer: Callable[[Resize], None] | None = self._ask_for_workers if worker.elastic else None
+        #: How many workers said what is being summed.
+        self._speakers = worker.size
         #: Who goes from one synchronisation mode to another.
         self.switcher: Callable[[str], None] | None = None
         self._context = Context(self)
@@ -141,6 +143,25 @@ class Adaptation:
         for policy, own in zip(self.policies, state["policies"]):
             policy.load_state_dict(own)
 
+    # What a worker needs that comes to the job.
+
+    def elastic_state(self) -> dict[str, Any]:
+        """The same, and what was said and agreed in the last step and not followed yet."""
+        agreed = (self._agreed.batch_size, self._agreed.learning_rate, self._agreed.size, self._agreed.mode)
+        sums = self._exchange.finish()
+        if sums is not None:
+            self._exchange.resume(sums)
+        said = None if sums is None else list(sums)
+        return {**self.state_dict(), "agreed": agreed, "said": said, "speakers": self._speakers}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        """Go on as the others do, who are about to begin the step."""
+        self.load_state_dict(state)
+        self._agreed = Wishes(*state["agreed"])
+        if state["said"] is not None:
+            self._exchange.resume(state["said"])
+        self._speakers = state["speakers"]
+
     # The edges of steps, as whoever makes them says.
 
     def exchange(self, squares: Squares | None) -> None:
@@ -153,6 +174,7 @@ class Adaptation:
         if sums is not None:
             self._hear(sums)
         self._told, self._wishes = self._wishes, Wishes()
+        self._speakers = self.worker.size
         self._exchange.start(self._numbers(squares))
         now = time.perf_counter()
         seconds, self._moment = now - self._moment, now
@@ -220,7 +242,7 @@ class Adaptation:
         return numbers
 
     def _hear(self, sums: Sequence[float]) -> None:
-        size = self.worker.size
+        size = self._speakers
         heard = dict(zip(_FIELDS, sums))
         pairs = zip(self._names, sums[len(_FIELDS) :: 2], sums[len(_FIELDS) + 1 :: 2])
         reported = {name: total / count for name, total, count in pairs if count}
@@ -260,6 +282,11 @@ class Adaptation:
                 self._refuse("size", "nobody can change the number of workers of this job")
             else:
                 self.resizer(Resize(agreed.size, self.step, self._told.reason))
+
+    def _ask_for_workers(self, resize: Resize) -> None:
+        """All hear of it at one step; one asks whoever runs the job."""
+        if self.worker.rank == 0:
+            self.worker.resize(resize.size)
 
     def _use_batch(self, batch_size: int) -> None:
         if self.data is not None:

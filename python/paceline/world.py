@@ -10,8 +10,10 @@ import atexit
 import os
 import sys
 import threading
+import weakref
+from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh_secret
 
@@ -43,6 +45,17 @@ class Membership:
         self.adaptation: Adaptation | None = None
         #: Whether those that the command line names were.
         self.named_policies = False
+        #: The step that this worker is in, counted like the others'.
+        self.step = 0
+        #: Counts how often other workers took part from one step to the next.
+        self.changes = 0
+        self._members = worker.members if worker.elastic else []
+        #: Who makes updates that are due, before the state is looked at.
+        self.drains: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Who deals samples.
+        self.samplers: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Who gives the state to workers that come.
+        self.sharer: Callable[[], None] | None = None
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}
@@ -71,9 +84,45 @@ class Membership:
         if adaptation is not None:
             adaptation.exchange(None)
             adaptation.after_step()
-        self.worker.begin_step()
+        self.advance()
         if adaptation is not None:
             adaptation.before_step()
+
+    def advance(self) -> None:
+        """The next step begins. In an elastic job, samples of those who are gone go back, and those who come get the state."""
+        self.step = self.worker.begin_step()
+        if not self.worker.elastic:
+            return
+        for gone, over, consumed in self.worker.take_losses():
+            counted = set(consumed)
+            for sampler in self.samplers:
+                sampler.follow_loss(gone, lambda member, step: step < over or (member, step) in counted)
+        members = self.worker.members
+        if members != self._members:
+            self._members, self.changes = members, self.changes + 1
+            if self.worker.newcomers:
+                if self.sharer is None:
+                    raise PacelineError(
+                        "a worker came to the job, and nobody says what state it is to get: "
+                        "call pl.elastic(model=model, optimizer=optimizer, loader=loader) before the first step"
+                    )
+                self.sharer()
+
+    def enter(self) -> None:
+        """Take part in the running job, from the step that all others are about to begin."""
+        self.step = self.worker.enter()
+        self._members = self.worker.members
+
+    def settle(self) -> None:
+        """In an elastic job, see that all of the last step is over everywhere, and what came back of it is known."""
+        if self.worker.elastic and not self.worker.outside:
+            for drained in list(self.drains):
+                drained.drain()
+            token = array("B", [0])
+            region = (token.buffer_info()[0], 1)
+            handle = self.worker.post("barrier", "paceline settling", "u8", [], region, region, reduce="max", keep=token)
+            handle.wait()
+            self.advance()
 
     def close(self, patience: float = PATIENCE, drain: float = DRAIN) -> None:
         """Leave the job; what is in flight after ``drain`` seconds fails. After a fork, the child has
@@ -245,6 +294,21 @@ def rank() -> int:
 def size() -> int:
     """How many workers there are."""
     return membership().worker.size
+
+
+def members() -> tuple[int, ...]:
+    """The numbers that workers keep for as long as they take part, by rank; ranks change as others come and go.
+
+    >>> init()
+    >>> members()
+    (0,)
+    """
+    return tuple(membership().worker.members)
+
+
+def resize(workers: int) -> None:
+    """Ask for another number of workers, in a job of ``paceline run --elastic``; one worker's word is enough."""
+    membership().worker.resize(workers)
 
 
 def local_rank() -> int:

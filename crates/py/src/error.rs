@@ -4,7 +4,11 @@
 use crate::staging::Failure;
 use paceline_net::NetError;
 use paceline_sync::event::OpError;
-use pyo3::{create_exception, exceptions::PyRuntimeError, prelude::*};
+use pyo3::{
+    create_exception,
+    exceptions::{PyRuntimeError, PySystemExit},
+    prelude::*,
+};
 
 create_exception!(
     paceline,
@@ -43,6 +47,13 @@ create_exception!(
     "The operation failed on another worker first, whose rank is `peer`, or was given up here."
 );
 
+create_exception!(
+    paceline,
+    Retired,
+    PySystemExit,
+    "This worker was asked to leave, and has: the program ends with success unless it catches this."
+);
+
 /// Make the classes known to Python.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -51,7 +62,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PeerLostError", py.get_type::<PeerLostError>())?;
     module.add("MismatchError", py.get_type::<MismatchError>())?;
     module.add("StalledError", py.get_type::<StalledError>())?;
-    module.add("AbortedError", py.get_type::<AbortedError>())
+    module.add("AbortedError", py.get_type::<AbortedError>())?;
+    module.add("Retired", py.get_type::<Retired>())
 }
 
 /// The exception for a failure to join or to run as a worker.
@@ -61,7 +73,11 @@ pub(crate) fn joining(error: NetError) -> PyErr {
 
 /// The exception for a step that cannot begin, or settings that cannot change.
 pub(crate) fn proposing(error: NetError) -> PyErr {
-    PacelineError::new_err(error.to_string())
+    match error {
+        // The exit status of the program.
+        NetError::Retired => Retired::new_err(0),
+        other => PacelineError::new_err(other.to_string()),
+    }
 }
 
 /// The exception for a trace that could not be written.

@@ -19,10 +19,11 @@ use paceline_net::{
     Coordinator as Hosted, JoinConfig, Measuring, TraceConfig, Worker as Running, WorkerConfig,
     join,
 };
+use paceline_sync::recovery::Account;
 use pyo3::{prelude::*, types::PyDict};
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
 /// One process of the job.
@@ -32,8 +33,9 @@ pub(crate) struct Worker {
     staging: Staging,
     /// Where this worker hosts it: it outlives the worker for a moment, for the others.
     hosted: Mutex<Option<Hosted>>,
-    rank: Rank,
-    size: usize,
+    /// As of the step it is in: in an elastic job they change from one to the next.
+    rank: AtomicU32,
+    size: AtomicUsize,
     notices: Notices,
     /// Whether somebody asked for a policy.
     tuned: AtomicBool,
@@ -77,13 +79,85 @@ impl Worker {
     /// This worker's place among all.
     #[getter]
     fn rank(&self) -> u32 {
-        self.rank.0
+        self.rank.load(Ordering::Relaxed)
     }
 
     /// How many workers there are.
     #[getter]
     fn size(&self) -> usize {
-        self.size
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// The numbers that workers keep for as long as they take part, by rank.
+    #[getter]
+    fn members(&self) -> PyResult<Vec<u64>> {
+        Ok(self.view()?.ids().map(|id| id.0).collect())
+    }
+
+    /// Whether workers of the job may come and go.
+    #[getter]
+    fn elastic(&self) -> bool {
+        self.read().as_ref().is_some_and(Running::is_elastic)
+    }
+
+    /// Whether this worker came to a running job and has not entered it: until then it is alone.
+    #[getter]
+    fn outside(&self) -> bool {
+        self.read().as_ref().is_some_and(Running::is_outside)
+    }
+
+    /// Whether others entered the job with the step that this worker is in.
+    #[getter]
+    fn newcomers(&self) -> bool {
+        self.read().as_ref().is_some_and(Running::has_newcomers)
+    }
+
+    /// Enter the running job, in the step that this returns; all others wait there.
+    fn enter(&self, py: Python<'_>) -> PyResult<u64> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        let entry = py.detach(|| running.enter()).map_err(error::joining)?;
+        self.follow(running);
+        Ok(entry.step)
+    }
+
+    /// Everybody gets the bytes of those who have the state: `regions` are `(address, bytes)`, of the same lengths on all
+    /// workers. The caller keeps that memory, and leaves it alone meanwhile.
+    fn share(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        regions: Vec<Region>,
+        has_state: bool,
+    ) -> PyResult<()> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        py.detach(|| {
+            let places = |(address, bytes): &Region| (*address as *mut u8, *bytes as usize);
+            let regions: Vec<(*mut u8, usize)> = regions.iter().map(places).collect();
+            // SAFETY: the caller's promise.
+            unsafe { running.share(name, &regions, has_state) }
+        })
+        .map_err(error::proposing)
+    }
+
+    /// What became of the samples of workers that are missing since this step, the same on all workers: for each loss
+    /// the members that are gone, the step before which all they did counts, and of later steps `(member, step)` that do.
+    fn take_losses(&self) -> Vec<(Vec<u64>, u64, Vec<(u64, u64)>)> {
+        let losses = self.read().as_ref().map_or_else(Vec::new, Running::take_losses);
+        let told = |account: Account| {
+            let gone = account.gone.iter().map(|id| id.0).collect();
+            let consumed = account.consumed.iter().map(|(id, step)| (id.0, *step)).collect();
+            (gone, account.over, consumed)
+        };
+        losses.into_iter().map(told).collect()
+    }
+
+    /// Ask for another number of workers, of whoever runs the job.
+    fn resize(&self, size: usize) -> PyResult<()> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        running.propose_members(size).map_err(error::proposing)
     }
 
     /// Whether it can still take part.
@@ -120,7 +194,9 @@ impl Worker {
         };
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
-        py.detach(|| begun(running)).map_err(error::proposing)
+        let step = py.detach(|| begun(running)).map_err(error::proposing)?;
+        self.follow(running);
+        Ok(step)
     }
 
     /// Propose other settings to all workers; `None` leaves one as it is. They change between two steps that all
@@ -193,7 +269,7 @@ impl Worker {
         squares: Option<&Squares>,
     ) -> PyResult<Handle> {
         let choices = Choices { receives, root, reduce, priority, ranks };
-        let me = (self.rank, self.size);
+        let me = (Rank(self.rank()), self.size());
         let request = Request::read(me, kind, name, dtype, counts, input, output, choices)
             .map_err(PacelineError::new_err)?;
         let Request { ref operation, dtype, .. } = request;
@@ -254,7 +330,7 @@ impl Worker {
         squares: Option<&Squares>,
     ) -> PyResult<Handle> {
         let choices = Choices { receives, root, reduce, priority, ranks };
-        let me = (self.rank, self.size);
+        let me = (Rank(self.rank()), self.size());
         let request =
             Request::read(me, kind, name, dtype, counts, host_input, host_output, choices)
                 .and_then(|request| request.check_device(input, output).map(|()| request))
@@ -365,8 +441,8 @@ impl Worker {
         let (rank, size) = (running.rank(), running.size());
         let running: Slot = Arc::new(RwLock::new(Some(running)));
         Ok(Worker {
-            rank,
-            size,
+            rank: AtomicU32::new(rank.0),
+            size: AtomicUsize::new(size),
             staging: Staging::new(running.clone()),
             running,
             hosted: Mutex::new(hosted),
@@ -377,6 +453,14 @@ impl Worker {
 
     fn read(&self) -> RwLockReadGuard<'_, Option<Running>> {
         self.running.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ranks and size may be others in this step.
+    fn follow(&self, running: &Running) {
+        if running.is_elastic() {
+            self.rank.store(running.rank().0, Ordering::Relaxed);
+            self.size.store(running.size(), Ordering::Relaxed);
+        }
     }
 
     fn view(&self) -> PyResult<Arc<View>> {

@@ -15,6 +15,7 @@ from paceline._native import (
     MismatchError,
     PacelineError,
     PeerLostError,
+    Retired,
     StalledError,
 )
 from paceline.adaptation import attach, detach, epoch, report
@@ -52,6 +53,7 @@ from paceline.torch.horovod import (
 )
 from paceline.torch.horovod_optimizer import DistributedOptimizer
 from paceline.torch.modes import Asynchronous, LocalSGD, ModelAveraging, PairAveraging
+from paceline.torch.newcomers import Elastic, elastic
 from paceline.torch.optimizer import clip_grad_norm_
 from paceline.torch.state import (
     allgather_object,
@@ -60,7 +62,19 @@ from paceline.torch.state import (
     broadcast_parameters,
 )
 from paceline.torch.tracing import trace
-from paceline.world import begin_step, init, is_initialized, local_rank, local_size, propose, rank, shutdown, size
+from paceline.world import (
+    begin_step,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    members,
+    propose,
+    rank,
+    resize,
+    shutdown,
+    size,
+)
 
 register()
 
@@ -73,6 +87,7 @@ __all__ = [
     "Compression",
     "Context",
     "DistributedOptimizer",
+    "Elastic",
     "ElasticDataLoader",
     "ElasticSampler",
     "JoinError",
@@ -87,6 +102,7 @@ __all__ = [
     "Policy",
     "Product",
     "Resize",
+    "Retired",
     "StalledError",
     "Sum",
     "all_gather",
@@ -115,6 +131,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "detach",
+    "elastic",
     "epoch",
     "grouped_allreduce",
     "grouped_allreduce_",
@@ -123,6 +140,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "members",
     "metrics",
     "policies",
     "poll",
@@ -130,6 +148,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "report",
+    "resize",
     "shutdown",
     "size",
     "synchronize",

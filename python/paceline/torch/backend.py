@@ -30,6 +30,14 @@ RECENT = 256
 SMALL = 4096
 
 
+#: Why a group cannot go on, and what can.
+RESIZED = (
+    "workers came to the job or left it, and PyTorch's process groups, DDP's among them, keep those they began with. Train with "
+    "paceline.DistributedOptimizer, which follows, and pl.elastic(model=model, optimizer=optimizer, loader=loader); or start the "
+    "job again, at its new size, from a checkpoint (paceline run --checkpoint)"
+)
+
+
 def create(options: Any, backend_options: Any) -> ProcessGroup:
     """Make the group that PyTorch asks for: ``options`` say who is in it and how to meet."""
     versions.check(torch.__version__)
@@ -58,6 +66,7 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         self._membership: world.Membership | None = world.acquire(globally, join, lasting)
         self._worker = self._membership.worker
         self._ranks = self._membership.places(globally)
+        self._changes = self._membership.changes
         if whole_job:
             steps.count(self._worker)
         self._matching = Matching(self._membership, str(options.group_id))
@@ -222,6 +231,8 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
             raise PacelineError(f"{kind}: this process group was destroyed")
         if not self._checked:
             self._check_alone()
+        if self._membership.changes != self._changes:
+            raise PacelineError(RESIZED)
         name = self._matching.next()
         return [staging.start(self._worker, self._ranks, name, kind, dtype, counts, send, receive, rest)]
 

@@ -82,6 +82,14 @@ class Checkpoint:
         self._writing = threading.Thread(target=_write_beside, args=arguments, name="paceline-checkpoint")
         self._writing.start()
 
+    def state_dict(self) -> dict[str, Any]:
+        """For workers that come to the job: which step it is, since they may have to save others."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Count on from there."""
+        self.steps = state["steps"]
+
     def wait(self) -> None:
         """Until what was begun is written, or failed."""
         if self._writing is not None:

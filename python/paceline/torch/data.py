@@ -18,6 +18,10 @@ from paceline._native import Deal, PacelineError
 from paceline._native import Sampler as Dealer
 
 
+#: Deals that may still come back: workers are two steps apart at most.
+KEPT = 4
+
+
 class ElasticSampler(TorchSampler[list[int]]):
     """The batches of this worker, for ``DataLoader(dataset, batch_sampler=...)``.
 
@@ -43,6 +47,8 @@ class ElasticSampler(TorchSampler[list[int]]):
         self.batch_size = batch_size
         #: The step in use, and where the epoch was after it.
         self._last: tuple[Deal, Dealer] | None = None
+        #: In an elastic job the last ones, with their steps and the members they were for.
+        self._deals: list[tuple[int, Deal, tuple[int, ...]]] = []
         #: Counts what makes batches that were fetched ahead worthless.
         self._changes = 0
         #: Where a loader fetched to the end of the epoch without anybody saying what was used.
@@ -88,10 +94,23 @@ class ElasticSampler(TorchSampler[list[int]]):
         if deal is None:
             raise PacelineError("the epoch is over: call next_epoch()")
         self._last = (deal, self._used.copy())
+        membership = world.membership()
+        if membership.worker.elastic:
+            membership.samplers.add(self)
+            self._deals = [*self._deals[1 - KEPT :], (membership.step, deal, world.members())]
+
+    def follow_loss(self, gone: Sequence[int], counts: Callable[[int, int], bool]) -> None:
+        """Workers of an elastic job are lost: what they had and nobody trained on is dealt again, on all workers alike."""
+        for step, deal, members in self._deals:
+            lost = [members.index(member) for member in gone if member in members and not counts(member, step)]
+            if lost:
+                self._used.give_back(deal, lost)
+                self.forget_fetched()
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self._used.next_epoch()
+        self._deals = []
         self.forget_fetched()
 
     def give_back(self, lost: Sequence[int]) -> None:
@@ -196,6 +215,9 @@ class ElasticDataLoader(DataLoader[Any]):
                 self.elastic.advance()
                 yield batch
             else:
+                if self.elastic.terms() == terms:
+                    # Samples of the last step may come back, and then the epoch is not over.
+                    world.membership().settle()
                 if self.elastic.terms() == terms:
                     self.elastic.next_epoch()
                     break

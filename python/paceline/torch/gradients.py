@@ -178,6 +178,15 @@ class Order:
         """Smaller is more urgent. Until it is known, the order in which the model lists parameters."""
         return self._places.get(gradient.place, gradient.place)
 
+    def known(self) -> dict[int, int] | None:
+        """What was agreed, by place."""
+        return self._places if self.agreed else None
+
+    def adopt(self, places: dict[int, int] | None) -> None:
+        """What others have agreed."""
+        if places is not None:
+            self._places, self._seen, self.agreed = dict(places), {}, True
+
     def agree(self, gradients: Sequence[Gradient], worker: Worker) -> None:
         """What worker 0 saw holds everywhere."""
         last = len(self._seen)

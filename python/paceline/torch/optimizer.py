@@ -99,6 +99,7 @@ class DistributedOptimizer(Optimizer):
         # Where steps begin is known better here than from the optimizer inside.
         self._membership = world.membership()
         self._membership.counts_steps = True
+        self._membership.drains.add(self)
         tuning.begin(self._worker, crosses_step=True)
         policies.begin(self._membership)
 
@@ -178,6 +179,16 @@ class DistributedOptimizer(Optimizer):
         self.drain()
         self._inner.load_state_dict(state_dict)
 
+    def elastic_state(self) -> dict[str, Any]:
+        """For a worker that comes to the job: also in which order gradients go."""
+        return {"inner": self.state_dict(), "order": self._order.known(), "unseen": self._unseen}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        """Go on as the others do."""
+        self.load_state_dict(state["inner"])
+        self._order.adopt(state["order"])
+        self._unseen = state["unseen"]
+
     # The step. `torch.compile` of a whole training step leaves these to Python, as it does PyTorch's own.
 
     @torch._disable_dynamo
@@ -214,7 +225,7 @@ class DistributedOptimizer(Optimizer):
         # Everything of this step is posted; what comes now belongs to the next.
         if adaptation is not None:
             adaptation.after_step()
-        self._worker.begin_step()
+        self._membership.advance()
         self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
         tracing.step_over(crosses_step=not hooked)
 
@@ -244,11 +255,16 @@ class DistributedOptimizer(Optimizer):
         """Let policies hear and say what there is."""
         attached = self._membership.adaptation
         if attached is not None:
-            attached.scales, attached.switcher = True, self.switch
+            attached.scales, attached.switcher = True, None if self._worker.elastic else self.switch
             attached.exchange(self._measured)
         return attached
 
     def _begin_mode(self, mode: modes.Mode | None) -> None:
+        if mode is not None and self._worker.elastic:
+            raise PacelineError(
+                f"mode {mode.name}: copies that differ cannot be given to workers that come, nor go on without those that are "
+                "lost; in an elastic job train synchronously"
+            )
         self._mode = mode
         self._squares = self._measured = None
         if mode is not None:

@@ -43,7 +43,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     ours = optimizer.state_dict()
     layout = [len(group["params"]) for group in ours["param_groups"]]
     same_everywhere(layout, root_rank)
-    state = broadcast_object(_without_tensors(ours) if world.rank() == root_rank else None, root_rank)
+    state = broadcast_object(without_tensors(ours) if world.rank() == root_rank else None, root_rank)
     filled = _with_tensors(state, ours if world.rank() == root_rank else None, root_rank)
     if world.rank() != root_rank:
         optimizer.load_state_dict(filled)
@@ -93,26 +93,26 @@ def same_everywhere(ours: Any, root_rank: int) -> None:
     )
 
 
-class _Hole:
+class Hole:
     """Where a tensor stands in a state that travels without its tensors."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
 
 
-def _without_tensors(state: Any) -> Any:
+def without_tensors(state: Any) -> Any:
     if isinstance(state, torch.Tensor):
-        return _Hole(state)
+        return Hole(state)
     if isinstance(state, dict):
-        return {key: _without_tensors(value) for key, value in state.items()}
+        return {key: without_tensors(value) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(_without_tensors(value) for value in state)
+        return type(state)(without_tensors(value) for value in state)
     return state
 
 
 def _with_tensors(state: Any, ours: Any, root_rank: int) -> Any:
     """Fill the holes in the order they stand in, which is the same on all workers."""
-    if isinstance(state, _Hole):
+    if isinstance(state, Hole):
         tensor = torch.empty(state.shape, dtype=state.dtype, device="cpu") if ours is None else ours.detach().cpu()
         return broadcast_(tensor, root_rank)
     if isinstance(state, dict):

@@ -1,6 +1,6 @@
 """Steps of programs that do not say where one begins, as those with DDP: each optimizer's step ends one.
 
-Only where the job tunes itself or has policies: whoever counts steps must count them alike on all workers, which nobody promised.
+Only where the job tunes itself, has policies or may have other workers in the next step: whoever counts steps must count them alike on all workers, which nobody promised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def count(worker: Worker) -> None:
     """Begin a step of this worker after each optimizer's, if the job tunes itself or has policies."""
     global _attachment
     named = os.environ.get("PACELINE_POLICY")
-    if (tuning.method() == tuning.OFF and not named) or worker.size == 1:
+    if not worker.elastic and ((tuning.method() == tuning.OFF and not named) or worker.size == 1):
         return
     tuning.begin(worker, crosses_step=False)
     if _attachment is None:
