@@ -5,6 +5,7 @@ mod bench;
 mod carrier;
 mod coordinator;
 mod exit;
+mod job;
 mod learn;
 mod optimize;
 mod replay;
@@ -58,6 +59,8 @@ enum Command {
     Learn(learn::LearnCommand),
     Optimize(optimize::OptimizeArgs),
     Replay(replay::ReplayArgs),
+    Resize(job::ResizeArgs),
+    Status(job::StatusArgs),
     Strategies(strategies::StrategiesArgs),
     Topology(topology::TopologyArgs),
     Trace(trace::TraceArgs),
@@ -87,6 +90,8 @@ fn main() -> ExitCode {
         Command::Learn(command) => learn::run(command),
         Command::Optimize(arguments) => optimize::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Resize(arguments) => job::resize(&arguments),
+        Command::Status(arguments) => job::status(&arguments),
         Command::Strategies(arguments) => strategies::run(arguments),
         Command::Topology(arguments) => topology::run(arguments),
         Command::Trace(arguments) => trace::run(arguments),

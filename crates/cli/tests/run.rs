@@ -473,3 +473,32 @@ fn help_and_version_are_there() {
         assert!(!stdout(&output).contains("guard"), "{arguments:?}");
     }
 }
+
+#[test]
+fn jobs_that_do_not_run_cannot_be_asked_and_limits_are_for_elastic_ones() {
+    let asked = paceline(&["status", "no-such-job"]).output().unwrap();
+    assert!(stderr(&asked).contains("no job named `no-such-job` runs here"), "{asked:?}");
+    let resized = paceline(&["resize", "../elsewhere", "3"]).output().unwrap();
+    assert_eq!(resized.status.code(), Some(2), "{resized:?}");
+    let limited = run(&["-n", "2", "--min", "2"], "true");
+    assert_eq!(limited.status.code(), Some(2), "{limited:?}");
+    let narrow = run(&["-n", "2", "--elastic", "--min", "3"], "true");
+    assert!(stderr(&narrow).contains("3 to 1024"), "{narrow:?}");
+}
+
+#[test]
+fn an_elastic_job_answers_by_its_name_while_its_workers_gather() {
+    let name = format!("test-{}", std::process::id());
+    let options = ["-n", "2", "--elastic", "--min", "1", "--name", &name];
+    let mut arguments = vec!["run"];
+    arguments.extend(options);
+    arguments.extend(["--", "sh", "-c", "echo started; sleep 60"]);
+    let mut job = Job::start(paceline(&arguments));
+    job.lines(2);
+    let status = paceline(&["status", &name]).output().unwrap();
+    assert!(stdout(&status).contains("0 workers have come"), "{status:?}");
+    let resize = paceline(&["resize", &name, "1"]).output().unwrap();
+    assert!(stderr(&resize).contains("let it begin"), "{resize:?}");
+    let again = run(&options, "true");
+    assert!(stderr(&again).contains("runs already"), "{again:?}");
+}

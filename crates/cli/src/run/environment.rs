@@ -7,12 +7,17 @@ use anyhow::{Context, Result};
 use paceline_job::{Plan, Rank};
 use paceline_net::{
     Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
+    coordinator::{MAXIMUM_WORKERS, Progress, Resizer},
     launch::{MeetingPoint, WorkerPlace, worker_environment},
 };
+use paceline_sync::agreement::Limits;
 use std::{
     fmt, fs,
+    io::{Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
     path::Path,
+    sync::{Arc, Mutex, PoisonError},
     thread::available_parallelism,
     time::Duration,
 };
@@ -21,11 +26,50 @@ use std::{
 /// job at once, so this bounds only those that prepare their data first; PyTorch waits as long by default.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
+/// What a worker that comes later is not told.
+const OF_THE_FIRST: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
+
+/// How many workers the job is to have, where that changed; it can be waited for.
+pub struct Wishes {
+    latest: Arc<Mutex<Option<usize>>>,
+    bell: UnixStream,
+}
+
+impl Wishes {
+    fn new() -> Result<(Wishes, Resizer)> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        let latest = Arc::<Mutex<Option<usize>>>::default();
+        let told = latest.clone();
+        let resizer = Resizer::new(move |size| {
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(size);
+            // A full bell rings already.
+            let _ = (&ringer).write(&[0]);
+        });
+        Ok((Wishes { latest, bell }, resizer))
+    }
+
+    /// The latest, once.
+    pub fn take(&self) -> Option<usize> {
+        let _ = (&self.bell).read(&mut [0; 64]);
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Readable when there is one.
+    pub fn bell(&self) -> &UnixStream {
+        &self.bell
+    }
+}
+
 /// All that must be there before the first worker starts.
 pub struct Launch {
     size: usize,
     secret: Secret,
-    coordinator: Coordinator,
+    coordinator: Arc<Coordinator>,
+    /// The fewest workers of an elastic job.
+    least: Option<usize>,
+    wishes: Wishes,
     /// Where PyTorch's own store may be.
     master: SocketAddr,
     /// The same for all ranks, and not a matter of where they meet.
@@ -52,6 +96,11 @@ impl Launch {
         variables.extend(log.map(|file| ("PACELINE_TUNE_LOG".to_string(), file)));
         let join_timeout = check(&variables, &secret, &variable)?;
 
+        let limits = arguments.elastic.then(|| Limits {
+            least: arguments.min.unwrap_or(1),
+            most: arguments.max.unwrap_or(MAXIMUM_WORKERS),
+        });
+        let (wishes, resizer) = Wishes::new()?;
         let log = notes.clone();
         let coordinator = Coordinator::start(CoordinatorConfig {
             settings,
@@ -60,11 +109,14 @@ impl Launch {
             join_timeout,
             log: Log::to(move |line| log.say(line)),
             quiet: arguments.quiet,
+            elastic: limits,
+            resizer: Some(resizer),
             ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
         })
         .map_err(usage)?;
         let master = free_address()?;
-        Ok(Launch { size: arguments.size, secret, coordinator, master, variables })
+        let (coordinator, least) = (Arc::new(coordinator), limits.map(|limits| limits.least));
+        Ok(Launch { size: arguments.size, secret, coordinator, least, wishes, master, variables })
     }
 
     /// What this worker gets in addition to our own environment.
@@ -77,13 +129,28 @@ impl Launch {
             secret: &self.secret,
         };
         let mut environment = worker_environment(place, meeting);
+        if rank.index() >= self.size {
+            // It comes to a running job, which knows how many there are.
+            environment.retain(|(name, _)| !OF_THE_FIRST.contains(&name.as_str()));
+        }
         environment.extend_from_slice(&self.variables);
         environment
     }
 
-    /// The workers have ended.
-    pub fn end(self) {
-        self.coordinator.stop();
+    /// The job's coordinator.
+    pub fn coordinator(&self) -> &Arc<Coordinator> {
+        &self.coordinator
+    }
+
+    /// The fewest workers that the job goes on with; none if each that fails ends it, as while the first ones gather.
+    pub fn needed(&self) -> Option<usize> {
+        let gathering = matches!(self.coordinator.progress(), Progress::Gathering { .. });
+        self.least.filter(|_| !gathering)
+    }
+
+    /// Other numbers of workers that the job is to have.
+    pub fn wishes(&self) -> &Wishes {
+        &self.wishes
     }
 }
 

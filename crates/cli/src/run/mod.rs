@@ -2,6 +2,7 @@
 //! rooms beside it together: [`process`] starts and signals, [`supervision`] decides, [`output`] passes lines on,
 //! [`report`] finds the words. The job's own traffic is none of its business.
 
+pub mod door;
 mod environment;
 pub mod guard;
 mod lines;
@@ -17,6 +18,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::Args;
+use door::Door;
 use environment::Launch;
 use guard::Guard;
 use output::{Channel, LastLines, Notes, Output, Prefix};
@@ -67,6 +69,7 @@ Examples:
   paceline run -n 4 --tune replay --tune-log tuning.jsonl -- python train.py
   paceline run -n 4 --policy noise_scale:most=256 -- python train.py
   paceline run -n 4 --checkpoint saved --every 500 -- python train.py
+  paceline run -n 4 --elastic --min 2 --max 8 --name resnet -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -126,6 +129,23 @@ pub struct RunArgs {
     /// where steps begin.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     pub policy: Vec<String>,
+
+    /// Let workers come and go: one that dies does not end the job while enough live, and `paceline resize` and `paceline status`
+    /// find it by its name. For programs that use `DistributedOptimizer` and `pl.elastic(...)`.
+    #[arg(long)]
+    pub elastic: bool,
+
+    /// The fewest workers that an elastic job goes on with; with fewer it fails [default: 1].
+    #[arg(long, value_name = "N", requires = "elastic", value_parser = parse_size)]
+    pub min: Option<usize>,
+
+    /// The most workers that an elastic job may have [default: 1024].
+    #[arg(long, value_name = "N", requires = "elastic", value_parser = parse_size)]
+    pub max: Option<usize>,
+
+    /// What an elastic job is called [default: the number of this process].
+    #[arg(long, value_name = "NAME", requires = "elastic", value_parser = door::parse_name)]
+    pub name: Option<String>,
 
     /// Save the state of programs that call `pl.checkpoint(...)` to this folder (made if it is not there), and go on from what
     /// is there, with however many workers.
@@ -204,16 +224,32 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
     ])?;
     let (notes, notes_reader) = Notes::new()?;
     let launch = Launch::prepare(&arguments, &notes)?;
+    let door = match arguments.elastic {
+        false => None,
+        true => {
+            let name = arguments.name.clone();
+            let name = name.unwrap_or_else(|| std::process::id().to_string());
+            let door = Door::open(&name, launch.coordinator().clone())
+                .map_err(|error| UsageError::new(format!("{error:#}")))?;
+            if !arguments.quiet {
+                notes.say(&format!(
+                    "job {name}: `paceline status {name}`, `paceline resize {name} N`"
+                ));
+            }
+            Some(door)
+        }
+    };
     let mut guard = Guard::start()?;
-    let (workers, streams) = Workers::start(&arguments, &launch, &mut guard)?;
+    let (mut workers, streams) = Workers::start(&arguments, &launch, &mut guard)?;
     let prefix = if arguments.no_prefix { Prefix::None } else { Prefix::Rank };
-    let output = Output::start(streams, notes_reader, arguments.size, prefix)?;
+    let mut output = Output::start(streams, notes_reader, arguments.size, prefix)?;
 
-    let supervision = supervise(&workers, &mut signals, &notes, arguments.grace)?;
+    let mut job = Job { arguments: &arguments, launch: &launch, notes: &notes };
+    let supervision = job.supervise(&mut workers, &mut signals, &mut guard, &mut output)?;
     let pids: Vec<u32> = workers.0.iter().map(WorkerProcess::pid).collect();
-    drop(workers);
+    drop((workers, door));
     guard.dismiss();
-    launch.end();
+    drop(launch);
     let last_lines = output.finish();
 
     let outcome = supervision.outcome();
@@ -242,26 +278,36 @@ impl Workers {
         launch: &Launch,
         guard: &mut Guard,
     ) -> Result<(Workers, Streams)> {
+        let mut workers = Workers(Vec::with_capacity(arguments.size));
+        let mut streams = Streams::new();
+        for _ in 0..arguments.size {
+            streams.extend(workers.start_next(arguments, launch, guard)?);
+        }
+        Ok((workers, streams))
+    }
+
+    /// One more, with the next number.
+    fn start_next(
+        &mut self,
+        arguments: &RunArgs,
+        launch: &Launch,
+        guard: &mut Guard,
+    ) -> Result<Streams> {
         // The command line's parser demands at least the program.
         let (name, rest) = arguments.program.split_first().context("no program was given")?;
         let program = Program { name: name.clone(), arguments: rest.to_vec() };
-        let mut workers = Workers(Vec::with_capacity(arguments.size));
-        let mut streams = Streams::new();
-        for rank in (0..arguments.size as u32).map(Rank) {
-            // In a group of its own a worker that read the terminal would be stopped for it.
-            let stdin = match rank {
-                Rank(0) if !io::stdin().is_terminal() => Stdio::inherit(),
-                _ => Stdio::null(),
-            };
-            let (worker, stdout, stderr) =
-                WorkerProcess::start(rank, &program, &launch.environment(rank), stdin)
-                    .map_err(|error| UsageError::new(report::cannot_start(&program, &error)))?;
-            guard.watch(worker.pid());
-            workers.0.push(worker);
-            streams.push((rank, Channel::Stdout, stdout.into()));
-            streams.push((rank, Channel::Stderr, stderr.into()));
-        }
-        Ok((workers, streams))
+        let rank = Rank(self.0.len() as u32);
+        // In a group of its own a worker that read the terminal would be stopped for it.
+        let stdin = match rank {
+            Rank(0) if !io::stdin().is_terminal() => Stdio::inherit(),
+            _ => Stdio::null(),
+        };
+        let (worker, stdout, stderr) =
+            WorkerProcess::start(rank, &program, &launch.environment(rank), stdin)
+                .map_err(|error| UsageError::new(report::cannot_start(&program, &error)))?;
+        guard.watch(worker.pid());
+        self.0.push(worker);
+        Ok(vec![(rank, Channel::Stdout, stdout.into()), (rank, Channel::Stderr, stderr.into())])
     }
 
     fn signal(&self, signal: i32) {
@@ -275,70 +321,114 @@ impl Drop for Workers {
     }
 }
 
-/// Tell the state machine what happens, and do as it says, until all workers have ended.
-fn supervise(
-    workers: &Workers,
-    signals: &mut Signals,
-    notes: &Notes,
-    grace: Duration,
-) -> Result<Supervision> {
-    let mut supervision = Supervision::new(workers.0.len());
-    let mut running: Vec<&WorkerProcess> = workers.0.iter().collect();
-    let mut clock: Option<Instant> = None;
-    loop {
-        let mut events = Vec::new();
-        for signal in signals.pending() {
-            match signal {
-                libc::SIGCHLD => {}
-                libc::SIGTSTP => pause(workers),
-                libc::SIGUSR1 | libc::SIGUSR2 => events.push(Event::PassOn(signal)),
-                asked => events.push(Event::Asked(asked)),
-            }
-        }
-        let ended = take_ended(&mut running)?;
-        if !ended.is_empty() {
-            events.push(Event::Ended(ended));
-        }
-        if clock.take_if(|deadline| *deadline <= Instant::now()).is_some() {
-            events.push(Event::TimeOver);
-        }
-        for event in events {
-            for action in supervision.on_event(event) {
-                match action {
-                    Action::Signal(signal) => {
-                        if signal == libc::SIGKILL {
-                            notes.say(&report::killing(supervision.living()));
-                        }
-                        workers.signal(signal);
-                    }
-                    Action::StartClock(Wait::Hearing) => clock = Some(Instant::now() + HEARING),
-                    Action::StartClock(Wait::Grace) => clock = Some(Instant::now() + grace),
-                    Action::StartClock(Wait::Death) => clock = Some(Instant::now() + DEATH),
-                    Action::Announce(cause) => {
-                        let pid_of = |rank: Rank| workers.0[rank.index()].pid();
-                        notes.say(&report::announcement(cause, pid_of, supervision.living()));
-                    }
-                    Action::GiveUp => return Ok(supervision),
+/// What a job is made of, besides its processes.
+struct Job<'a> {
+    arguments: &'a RunArgs,
+    launch: &'a Launch,
+    notes: &'a Notes,
+}
+
+impl Job<'_> {
+    /// Tell the state machine what happens, and do as it says, until all workers have ended.
+    fn supervise(
+        &mut self,
+        workers: &mut Workers,
+        signals: &mut Signals,
+        guard: &mut Guard,
+        output: &mut Output,
+    ) -> Result<Supervision> {
+        let mut supervision = Supervision::new(workers.0.len());
+        let mut running: Vec<usize> = (0..workers.0.len()).collect();
+        let mut clock: Option<Instant> = None;
+        loop {
+            let mut events = Vec::new();
+            for signal in signals.pending() {
+                match signal {
+                    libc::SIGCHLD => {}
+                    libc::SIGTSTP => pause(workers),
+                    libc::SIGUSR1 | libc::SIGUSR2 => events.push(Event::PassOn(signal)),
+                    asked => events.push(Event::Asked(asked)),
                 }
             }
+            let wish = self.launch.wishes().take();
+            let ended = take_ended(workers, &mut running)?;
+            if !ended.is_empty() {
+                events.push(Event::Needs(self.launch.needed()));
+            }
+            if self.arguments.elastic && (wish.is_some() || !ended.is_empty()) {
+                events.extend(self.retired(workers).into_iter().map(Event::Retired));
+            }
+            if !ended.is_empty() {
+                events.push(Event::Ended(ended));
+            }
+            if clock.take_if(|deadline| *deadline <= Instant::now()).is_some() {
+                events.push(Event::TimeOver);
+            }
+            for event in events {
+                for action in supervision.on_event(event) {
+                    match action {
+                        Action::StartClock(Wait::Hearing) => clock = Some(Instant::now() + HEARING),
+                        Action::StartClock(Wait::Grace) => {
+                            clock = Some(Instant::now() + self.arguments.grace);
+                        }
+                        Action::StartClock(Wait::Death) => clock = Some(Instant::now() + DEATH),
+                        Action::GiveUp => return Ok(supervision),
+                        said => self.act(said, workers, supervision.living()),
+                    }
+                }
+            }
+            if supervision.living() == 0 {
+                return Ok(supervision);
+            }
+            if let Some(size) = wish.filter(|_| supervision.is_running()) {
+                for _ in supervision.staying()..size {
+                    output.add(workers.start_next(self.arguments, self.launch, guard)?);
+                    running.push(workers.0.len() - 1);
+                    supervision.on_event(Event::Started);
+                }
+            }
+            let timeout = clock.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            signals.wait(timeout, self.launch.wishes().bell())?;
         }
-        if supervision.living() == 0 {
-            return Ok(supervision);
+    }
+
+    fn act(&self, action: Action, workers: &Workers, living: usize) {
+        let pid_of = |rank: Rank| workers.0[rank.index()].pid();
+        match action {
+            Action::Signal(signal) => {
+                if signal == libc::SIGKILL {
+                    self.notes.say(&report::killing(living));
+                }
+                workers.signal(signal);
+            }
+            Action::Announce(cause) => {
+                self.notes.say(&report::announcement(cause, pid_of, living));
+            }
+            Action::Bear(rank, ending) => {
+                self.notes.say(&report::borne(rank, pid_of(rank), ending, living));
+            }
+            Action::StartClock(_) | Action::GiveUp => {}
         }
-        let timeout = clock.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        signals.wait(timeout)?;
+    }
+
+    /// Workers that were asked to leave.
+    fn retired(&self, workers: &Workers) -> Vec<Rank> {
+        let retired = self.launch.coordinator().retired().unwrap_or_default();
+        let found = workers.0.iter().filter(|worker| retired.contains(&worker.pid()));
+        found.map(|worker| worker.rank).collect()
     }
 }
 
 /// Move the workers that have ended out of those that run.
-fn take_ended(running: &mut Vec<&WorkerProcess>) -> Result<Vec<(Rank, Ending)>> {
+fn take_ended(workers: &Workers, running: &mut Vec<usize>) -> Result<Vec<(Rank, Ending)>> {
     let mut ended = Vec::new();
-    for worker in running.iter() {
+    for index in running.iter() {
+        let worker = &workers.0[*index];
         if let Some(ending) = worker.ending()? {
             ended.push((worker.rank, ending));
         }
     }
-    running.retain(|worker| ended.iter().all(|(rank, _)| *rank != worker.rank));
+    running.retain(|index| ended.iter().all(|(rank, _)| rank.index() != *index));
     Ok(ended)
 }
 

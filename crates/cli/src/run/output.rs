@@ -10,7 +10,10 @@ use std::{
     fs::File,
     io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write},
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -71,8 +74,9 @@ impl Notes {
 
 /// The thread that passes lines on.
 pub struct Output {
-    /// Closing it is the sign to finish.
+    /// Closing it is the sign to finish; a byte says that there are more streams.
     stop: PipeWriter,
+    more: Sender<(Rank, Channel, OwnedFd)>,
     thread: JoinHandle<Vec<LastLines>>,
 }
 
@@ -92,8 +96,10 @@ impl Output {
         for (rank, channel, stream) in streams {
             sources.push(Source::new(Some(rank), channel, stream)?);
         }
+        let (more, added) = channel();
         let passing = Passing {
             sources,
+            added,
             last_lines: vec![LastLines::new(); size],
             stdout: Sink::new(prefix, io::stdout().is_terminal()),
             stderr: Sink::new(prefix, io::stderr().is_terminal()),
@@ -102,7 +108,16 @@ impl Output {
             .name("output".to_string())
             .spawn(move || passing.run())
             .context("cannot start the output thread")?;
-        Ok(Output { stop, thread })
+        Ok(Output { stop, more, thread })
+    }
+
+    /// Pass on these, too: of a worker that came later.
+    pub fn add(&mut self, streams: Vec<(Rank, Channel, OwnedFd)>) {
+        for stream in streams {
+            // The thread lives until we say so.
+            let _ = self.more.send(stream);
+        }
+        let _ = self.stop.write_all(&[0]);
     }
 
     /// All workers have ended: pass on what is left, and give back each worker's last lines.
@@ -138,8 +153,9 @@ impl Source {
 }
 
 struct Passing {
-    /// The first is never written to; its end is the sign to finish.
+    /// The end of the first is the sign to finish; a byte in it, that there are others to be added.
     sources: Vec<Source>,
+    added: Receiver<(Rank, Channel, OwnedFd)>,
     last_lines: Vec<LastLines>,
     stdout: Sink,
     stderr: Sink,
@@ -155,6 +171,7 @@ impl Passing {
                 self.turn(index, &mut buffer);
             }
         }
+        self.take_added();
         for index in 0..self.sources.len() {
             for _ in 0..LAST_TURNS {
                 if !matches!(self.turn(index, &mut buffer), Turn::More) {
@@ -176,6 +193,10 @@ impl Passing {
                 self.close(index);
                 Turn::Over
             }
+            Ok(_) if index == 0 => {
+                self.take_added();
+                Turn::More
+            }
             Ok(length) => {
                 self.pass(index, |lines, emit| lines.feed(&buffer[..length], emit));
                 Turn::More
@@ -185,6 +206,17 @@ impl Passing {
             Err(_) => {
                 self.close(index);
                 Turn::Over
+            }
+        }
+    }
+
+    fn take_added(&mut self) {
+        for (rank, channel, stream) in self.added.try_iter() {
+            // A stream that cannot be read without waiting would hold up all others.
+            if let Ok(source) = Source::new(Some(rank), channel, stream) {
+                self.sources.push(source);
+                let lines = self.last_lines.len().max(rank.index() + 1);
+                self.last_lines.resize(lines, LastLines::new());
             }
         }
     }

@@ -38,6 +38,11 @@ pub fn announcement(cause: Cause, pid_of: impl Fn(Rank) -> u32, living: usize) -
     }
 }
 
+/// A worker of an elastic job failed, and the others go on.
+pub fn borne(rank: Rank, pid: u32, ending: Ending, living: usize) -> String {
+    format!("{}; the job goes on with {}", failure(rank, pid, ending), workers(living))
+}
+
 /// The grace period is over, or somebody asked twice.
 pub fn killing(living: usize) -> String {
     format!("killing {}", workers(living))

@@ -57,16 +57,17 @@ impl Signals {
         Ok(Signals { delivery })
     }
 
-    /// Wait until a signal comes, at most this long. May return early.
-    pub fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+    /// Wait until a signal comes, or something can be read from `bell`, at most this long. May return early.
+    pub fn wait(&self, limit: Option<Duration>, bell: &impl AsRawFd) -> io::Result<()> {
+        let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let fd = self.delivery.get_read().as_raw_fd();
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polls = [polled(fd), polled(bell.as_raw_fd())];
         // Rounded up, so that a wait of less than a millisecond does not spin.
         let milliseconds = limit.map_or(-1, |limit| {
             limit.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int
         });
-        // SAFETY: one pollfd, alive during the call.
-        if unsafe { libc::poll(&mut poll, 1, milliseconds) } >= 0 {
+        // SAFETY: two of them, alive during the call.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, milliseconds) } >= 0 {
             return Ok(());
         }
         match io::Error::last_os_error() {

@@ -37,6 +37,12 @@ fn signal_exit_code(signal: i32) -> u8 {
 pub enum Event {
     /// These workers ended; nobody knows in which order.
     Ended(Vec<(Rank, Ending)>),
+    /// One more worker runs, with the next number.
+    Started,
+    /// The job goes on while at least so many workers live; none if each that fails ends it.
+    Needs(Option<usize>),
+    /// This worker was asked to leave the job: that it ends says nothing about the others.
+    Retired(Rank),
     /// Somebody asks the job to end (SIGINT, SIGTERM, SIGHUP).
     Asked(i32),
     /// A signal that means something to the program only.
@@ -54,6 +60,8 @@ pub enum Action {
     StartClock(Wait),
     /// Somebody should read that the job ends, and why.
     Announce(Cause),
+    /// Somebody should read that this worker failed, and the job goes on.
+    Bear(Rank, Ending),
     /// Wait no longer.
     GiveUp,
 }
@@ -112,6 +120,9 @@ pub struct Supervision {
     /// Those that failed before anybody was blamed, as they were seen.
     failed: Vec<(Rank, Ending)>,
     also_failed: Vec<(Rank, Ending)>,
+    /// See [`Event::Needs`].
+    needed: Option<usize>,
+    retired: Vec<Rank>,
 }
 
 impl Supervision {
@@ -123,7 +134,20 @@ impl Supervision {
             cause: None,
             failed: Vec::new(),
             also_failed: Vec::new(),
+            needed: None,
+            retired: Vec::new(),
         }
+    }
+
+    /// Whether nothing has begun to end the job.
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// How many workers live and were not asked to leave.
+    pub fn staying(&self) -> usize {
+        let ranks = (0..).map(Rank).zip(&self.endings);
+        ranks.filter(|(rank, ending)| ending.is_none() && !self.retired.contains(rank)).count()
     }
 
     /// How many workers have not ended.
@@ -135,6 +159,20 @@ impl Supervision {
     pub fn on_event(&mut self, event: Event) -> Vec<Action> {
         match (event, self.phase) {
             (Event::Ended(endings), _) => self.on_ended(&endings),
+            (Event::Started, _) => {
+                self.endings.push(None);
+                Vec::new()
+            }
+            (Event::Needs(needed), _) => {
+                self.needed = needed;
+                Vec::new()
+            }
+            (Event::Retired(rank), _) => {
+                if !self.retired.contains(&rank) {
+                    self.retired.push(rank);
+                }
+                Vec::new()
+            }
             (Event::PassOn(signal), _) => vec![Action::Signal(signal)],
             (Event::Asked(signal), Phase::Running) => self.end_early(Cause::Asked(signal), signal),
             (Event::Asked(_) | Event::TimeOver, Phase::Hearing) => self.judge(),
@@ -155,7 +193,11 @@ impl Supervision {
         if !matches!(self.phase, Phase::Running | Phase::Hearing) {
             return Vec::new();
         }
-        self.failed.extend(endings.iter().filter(|(_, ending)| !ending.is_success()));
+        let failed = endings.iter().filter(|(_, ending)| !ending.is_success());
+        if self.phase == Phase::Running && self.goes_on() {
+            return failed.map(|(rank, ending)| Action::Bear(*rank, *ending)).collect();
+        }
+        self.failed.extend(failed);
         let killed = self.failed.iter().any(|(_, ending)| matches!(ending, Ending::Killed(_)));
         match self.phase {
             _ if self.failed.is_empty() => Vec::new(),
@@ -166,6 +208,15 @@ impl Supervision {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether failures are borne: enough are left, or some are through with all there was to do.
+    fn goes_on(&self) -> bool {
+        let through = |(rank, ending): (Rank, &Option<Ending>)| {
+            *ending == Some(Ending::Exited(0)) && !self.retired.contains(&rank)
+        };
+        let anybody = (0..).map(Rank).zip(&self.endings).any(through);
+        self.needed.is_some_and(|needed| anybody || self.living() >= needed)
     }
 
     /// Blame a worker. Of several that failed, one that a signal ended is the likelier culprit: the others
@@ -249,6 +300,27 @@ mod tests {
         assert_eq!(outcome.cause, Some(Cause::Failure(Rank(2), segfault)));
         assert_eq!(outcome.also_failed, [(Rank(0), Ending::Exited(1))]);
         assert_eq!(outcome.exit_code, 139);
+    }
+
+    #[test]
+    fn an_elastic_job_bears_failures_as_long_as_enough_are_left_or_some_are_through() {
+        let mut job = Supervision::new(3);
+        job.on_event(Event::Needs(Some(2)));
+        let killed = Ending::Killed(SIGKILL);
+        assert_eq!(job.on_event(ended(&[(1, killed)])), [Action::Bear(Rank(1), killed)]);
+        job.on_event(Event::Started);
+        assert_eq!((job.living(), job.staying()), (3, 3));
+        job.on_event(Event::Retired(Rank(3)));
+        assert_eq!((job.living(), job.staying()), (3, 2));
+        assert_eq!(job.on_event(ended(&[(3, Ending::Exited(0))])), []);
+        let cause = Cause::Failure(Rank(2), killed);
+        assert_eq!(job.on_event(ended(&[(2, killed)]))[0], Action::Announce(cause));
+
+        let mut done = Supervision::new(2);
+        done.on_event(Event::Needs(Some(2)));
+        done.on_event(ended(&[(0, Ending::Exited(0))]));
+        assert_eq!(done.on_event(ended(&[(1, killed)])), [Action::Bear(Rank(1), killed)]);
+        assert_eq!(done.outcome().exit_code, 0);
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! `paceline status` and `paceline resize`: words with a job that `paceline run --elastic` runs on this machine.
+
+use crate::run::door::{Answer, Question, ask, parse_name};
+use anyhow::{Result, bail};
+use clap::Args;
+use paceline_net::coordinator::Status;
+use std::process::ExitCode;
+
+/// Say how an elastic job stands: its workers, step, view and speed.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// The job's name, as `paceline run --elastic` says it.
+    #[arg(value_name = "JOB", value_parser = parse_name)]
+    pub job: String,
+
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Give an elastic job another number of workers, while it trains.
+///
+/// More are started where `paceline run` runs, and take part when they are ready; those that are too many finish their
+/// step and end.
+#[derive(Clone, Debug, Args)]
+pub struct ResizeArgs {
+    /// The job's name, as `paceline run --elastic` says it.
+    #[arg(value_name = "JOB", value_parser = parse_name)]
+    pub job: String,
+
+    /// How many workers it is to have.
+    #[arg(value_name = "WORKERS")]
+    pub size: usize,
+}
+
+/// Ask and print.
+pub fn status(arguments: &StatusArgs) -> Result<ExitCode> {
+    match ask(&arguments.job, &Question::Status)? {
+        Answer::Status(status) if arguments.json => println!("{}", serde_json::to_string(&status)?),
+        Answer::Status(status) => print!("{}", shown(&arguments.job, &status)),
+        Answer::Refused(reason) => bail!("{reason}"),
+        Answer::Begun => bail!("the job answered another question"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ask for it; it happens soon after.
+pub fn resize(arguments: &ResizeArgs) -> Result<ExitCode> {
+    match ask(&arguments.job, &Question::Resize(arguments.size))? {
+        Answer::Begun => Ok(ExitCode::SUCCESS),
+        Answer::Refused(reason) => bail!("{reason}"),
+        Answer::Status(_) => bail!("the job answered another question"),
+    }
+}
+
+fn shown(name: &str, status: &Status) -> String {
+    let working = status.members.iter().filter(|member| member.rank.is_some()).count();
+    let mut text = match status.view {
+        None => {
+            format!("{name}: {} workers have come, and wait for the others\n", status.members.len())
+        }
+        Some(view) => format!("{name}: {working} workers, view {view}, step {}", status.step),
+    };
+    if status.view.is_some() {
+        if let Some(rate) = status.steps_per_second {
+            text += &format!(", {rate:.1} steps/s");
+        }
+        if let Some((least, most)) = status.limits {
+            text += &format!(" ({least} to {most} workers)");
+        }
+        text.push('\n');
+    }
+    for member in &status.members {
+        let rank = member.rank.map_or("-".to_string(), |rank| rank.to_string());
+        let standing = format!("{:?}", member.standing).to_lowercase();
+        text += &format!(
+            "  rank {rank:>4}  {standing:<9}  step {:>8}  pid {:>7}  {}\n",
+            member.step, member.process, member.host
+        );
+    }
+    text
+}

@@ -1,0 +1,137 @@
+"""Workers that come to a running job of PyTorch's and leave it, with real processes under ``paceline run --elastic``."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import LIMIT, PROGRAMS, environment
+
+SAMPLES = 1200
+
+
+class Job:
+    """A job that runs, and what it wrote so far."""
+
+    def __init__(self, paceline: str, size: int, name: str, *options: str, program: str = "elastic.py", **more: str) -> None:
+        self.paceline, self.name = paceline, name
+        command = [paceline, "run", "-n", str(size), "--elastic", "--name", name, *options]
+        self.process = subprocess.Popen(
+            [*command, "--", "python", str(PROGRAMS / program)],
+            env=environment(PATH=python_first(), **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    def wait_for(self, pattern: str) -> str:
+        """The first line that has it."""
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if re.search(pattern, line):
+                    return line
+            if self.process.poll() is not None:
+                self._reader.join()
+                break
+            time.sleep(0.02)
+        found = [line for line in self.lines if re.search(pattern, line)]
+        assert found, f"no line has {pattern}: " + "\n".join(self.lines)
+        return found[0]
+
+    def tell(self, *words: str) -> str:
+        """Say something to the job by its name."""
+        return subprocess.run(
+            [self.paceline, words[0], self.name, *words[1:]],
+            env=environment(), capture_output=True, text=True, timeout=LIMIT, check=True,
+        ).stdout  # fmt: skip
+
+    def finish(self) -> int:
+        """Its exit code, when all is written."""
+        code = self.process.wait(LIMIT)
+        self._reader.join()
+        return code
+
+    def check(self, finished: int) -> None:
+        """All who finished have the same parameters and made the same updates, and every sample was trained on once."""
+        assert self.finish() == 0, "\n".join(self.lines)
+        ends = [line.split("parameters ")[1] for line in self.lines if "parameters " in line]
+        assert len(ends) == finished and len(set(ends)) == 1, "\n".join(self.lines)
+        dealt = {}
+        for line in self.lines:
+            match = re.search(r"dealt (\d+) (\d+) ([\d,]+) size", line)
+            if match:
+                dealt[int(match[1]), int(match[2])] = [int(sample) for sample in match[3].split(",")]
+        # Of those who were killed, what came back was dealt again.
+        killed = [line for line in self.lines if "was ended by SIGKILL" in line]
+        counts = collections.Counter(sample for samples in dealt.values() for sample in samples)
+        again = [sample for sample, count in counts.items() if count > 1]
+        assert set(counts) == set(range(SAMPLES))
+        if not killed:
+            assert again == []
+        else:
+            # A share of a step or two at most, all of it one worker's, which died.
+            assert len(again) <= 8 and max(counts.values()) <= 2, again
+
+
+def python_first() -> str:
+    import sys
+
+    return f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    yield f"test-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def test_workers_are_added_and_removed_while_the_job_trains(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--min", "1", "--max", "4", TEST_HELD=str(held))
+    job.wait_for(r"dealt 5 ")
+    job.tell("resize", "3")
+    job.wait_for(r"ready joined=True size=3")
+    job.wait_for(r"dealt \d+ 2 .*size=3")
+    status = json.loads(job.tell("status", "--json"))
+    assert [member["rank"] for member in status["members"]] == [0, 1, 2]
+    assert "3 workers" in job.tell("status")
+    job.tell("resize", "2")
+    job.wait_for(r"exited|dealt [1-9]\d+ 0 .*size=2")
+    held.touch()
+    job.check(2)
+
+
+def test_a_worker_that_is_killed_does_not_end_the_job(paceline_command: str, name: str) -> None:
+    job = Job(paceline_command, 3, name, "--min", "2", TEST_DIE_AT="12")
+    job.wait_for(r"goes on with 2 workers")
+    job.check(2)
+
+
+def test_fewer_workers_than_needed_end_the_job_with_the_reason(paceline_command: str, name: str) -> None:
+    job = Job(paceline_command, 2, name, "--min", "2", TEST_DIE_AT="5")
+    assert job.finish() == 137
+    job.wait_for(r"the job failed: rank \d .* was ended by SIGKILL")
+
+
+def test_ddp_says_what_to_use_instead(paceline_command: str, name: str) -> None:
+    job = Job(paceline_command, 2, name, "--min", "1", program="elastic_ddp.py")
+    job.wait_for("trains")
+    job.tell("resize", "1")
+    job.wait_for(r"pl.elastic\(model=model")
+    job.finish()
