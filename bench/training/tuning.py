@@ -5,10 +5,11 @@ fixed setting of each phase.
 
 Layers are played by timers on the hosts of a testbed, one worker each; `--real` trains the model of that name instead, on
 the GPU that all share. The script has the lines of `paceline-testbed run
---script` and of `paceline tune` (`60 host3 100mbit`, `120 worker2 2x`), with seconds since training begins. Fixed settings are
-measured first, in the conditions of each phase; those of `--settings`, what the replay takes for the best of each phase and of
-all, and the beginning. What there was to gain is printed before anything else. The table goes to standard output, everything
-to --json.
+--script` and of `paceline tune` (`60 host3 100mbit`, `120 worker2 2x`), with seconds since training begins. The beginning is
+measured first, in a whole run without a tuner (`default`), then other fixed settings for a while in the conditions of each phase:
+those of `--settings`, and what the replay takes for the best of each phase and of all. What there was to gain is printed before
+any tuner runs. The clock of a run begins after its first steps, whose start-up no tuner can help. The table goes to standard
+output, everything to --json.
 
 Exit codes: 0 all measured, 1 error, 2 wrong usage, 130 interrupted.
 """
@@ -16,6 +17,7 @@ Exit codes: 0 all measured, 1 error, 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import bisect
 import dataclasses
 import json
 import os
@@ -36,7 +38,7 @@ BEGINNING = "ring 1MiB 1MiB"
 #: The part of a phase whose speed is that of its end.
 END = 0.25
 
-#: Steps at the beginning of a fixed setting that do not count.
+#: Steps at the beginning of a run that do not count.
 WARMUP = 4
 
 #: Longer than a script lasts by this factor and this many seconds, and it has failed.
@@ -108,7 +110,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rate", default="1gbit", help="of each host's wire at the beginning [1gbit]")
     parser.add_argument("--script", type=pathlib.Path, required=True, help="what changes, and when")
     parser.add_argument("--length", type=float, default=180.0, help="seconds that the script lasts [180]")
-    parser.add_argument("--methods", default="default,bo,autobyte,replay", help="to compare")
+    parser.add_argument("--methods", default="bo,autobyte,replay", help="to compare with the beginning and with each other")
     parser.add_argument("--settings", default="", help="fixed ones to measure, STRATEGY PARTITION CREDIT each")
     parser.add_argument("--start", type=float, default=START, help=f"seconds until workers have met [{START:g}]")
     parser.add_argument("--probe", type=float, default=12.0, help="seconds for a fixed setting in a phase [12]")
@@ -151,20 +153,33 @@ class Bench:
     def run(self, settings: list[str], methods: list[str]) -> None:
         found: dict[str, Any] = {"phases": [dataclasses.asdict(phase) for phase in self._phases]}
         foreseen = self._foreseen()
-        fixed = list(dict.fromkeys([BEGINNING, *settings, *foreseen]))
-        speeds = {setting: self._speeds(setting) for setting in fixed}
+        runs = {"default": self._tuned("default")}
+        fixed = [setting for setting in dict.fromkeys([*settings, *foreseen]) if setting != BEGINNING]
+        speeds = {BEGINNING: self._alike(Run(runs["default"][0]).speeds(self._phases))}
+        speeds.update((setting, self._speeds(setting)) for setting in fixed)
         yardstick = Yardstick(self._phases, speeds)
         found.update(fixed=speeds, yardstick=yardstick.figures())
         print(yardstick.text(), flush=True)
         print(HEADER, flush=True)
         found["methods"] = {}
-        for method in methods:
-            ends, decisions = self._tuned(method)
-            row = yardstick.row(ends, decisions)
+        for method in dict.fromkeys(["default", *methods]):
+            ends, decisions = runs[method] if method in runs else self._tuned(method)
+            row = yardstick.row(Run(ends), decisions)
             found["methods"][method] = {**row, "ends": ends, "decisions": decisions}
             print(line_of(method, row), flush=True)
             if self._options.json:
                 self._options.json.write_text(json.dumps(found, indent=1))
+
+    def _alike(self, speeds: list[float]) -> list[float]:
+        """The same speeds where conditions are the same: the mean over the time that these lasted."""
+        lasted: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = {}
+        for phase, speed in zip(self._phases, speeds):
+            lasted.setdefault(phase.conditions(self._options.rate), []).append((phase.seconds, speed))
+        mean = {
+            conditions: sum(seconds * speed for seconds, speed in pairs) / sum(seconds for seconds, _ in pairs)
+            for conditions, pairs in lasted.items()
+        }
+        return [mean[phase.conditions(self._options.rate)] for phase in self._phases]
 
     def _foreseen(self) -> list[str]:
         """What the replay takes for the best of each phase, and of all."""
@@ -196,7 +211,7 @@ class Bench:
                 speeds.append(known[conditions])
                 continue
             self._say(f"{setting}: phase {place + 1} of {len(self._phases)}")
-            ends = self._job(setting, phase.lines, self._options.probe, {})
+            ends = [end for end in self._job(setting, phase.lines, self._options.probe, {}) if end >= 0]
             counted = ends[WARMUP:] if len(ends) > WARMUP + 2 else ends
             lengths = [later - sooner for sooner, later in zip(counted, counted[1:])]
             if not lengths:
@@ -217,7 +232,7 @@ class Bench:
         return ends, decisions
 
     def _job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
-        """Train for so long. When steps ended, from the beginning of the script on."""
+        """Train for so long. When steps ended, since the beginning of the script."""
         strategy, partition, credit = setting.split()
         start = self._options.start
         # Until workers have met, links carry what they carry at the beginning.
@@ -244,10 +259,39 @@ class Bench:
             if code or not (folder / "out.json").exists():
                 raise CellError(f"the workers ended with {code}:\n{words}")
             ends: list[float] = json.loads((folder / "out.json").read_text())["ends"]
-        return [end for end in ends if end >= 0]
+        return ends
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
+
+
+class Run:
+    """When the steps of a run ended, and since when they count."""
+
+    def __init__(self, ends: list[float]) -> None:
+        if len(ends) <= WARMUP:
+            raise CellError(f"a run made only {len(ends)} steps; give a longer --length")
+        self._ends, self.begin = ends, max(0.0, ends[WARMUP - 1])
+
+    def steps(self, begin: float, end: float) -> float:
+        """Those between two moments, the first and last in part."""
+        return self._progress(end) - self._progress(max(begin, self.begin))
+
+    def speed(self, begin: float, end: float) -> float:
+        """Steps a second between two moments, as far as they count."""
+        seconds = end - max(begin, self.begin)
+        return self.steps(begin, end) / seconds if seconds > 0 else 0.0
+
+    def speeds(self, phases: list[Phase]) -> list[float]:
+        """Steps a second in each phase."""
+        return [self.speed(phase.begin, phase.end) for phase in phases]
+
+    def _progress(self, at: float) -> float:
+        place = bisect.bisect_right(self._ends, at)
+        if place in (0, len(self._ends)):
+            return float(place)
+        before, after = self._ends[place - 1], self._ends[place]
+        return place + (at - before) / (after - before)
 
 
 class Yardstick:
@@ -256,21 +300,21 @@ class Yardstick:
     def __init__(self, phases: list[Phase], speeds: dict[str, list[float]]) -> None:
         self._phases, self._speeds = phases, speeds
         self._best = [max(speeds, key=lambda setting: speeds[setting][place]) for place in range(len(phases))]
-        steps = {setting: self._steps(of) for setting, of in speeds.items()}
-        self._single = max(steps, key=lambda setting: steps[setting])
-        self._single_steps, self._beginning_steps = steps[self._single], steps[BEGINNING]
+        self._single = max(speeds, key=lambda setting: self._steps(speeds[setting]))
         self._oracle = [speeds[setting][place] for place, setting in enumerate(self._best)]
-        self._oracle_steps = self._steps(self._oracle)
 
-    def _steps(self, speeds: list[float]) -> float:
-        return sum(phase.seconds * speed for phase, speed in zip(self._phases, speeds))
+    def _steps(self, speeds: list[float], begin: float = 0.0) -> float:
+        """Of a run with these speeds that begins then."""
+        seconds = [max(0.0, phase.end - max(begin, phase.begin)) for phase in self._phases]
+        return sum(lasts * speed for lasts, speed in zip(seconds, speeds))
 
     def figures(self) -> dict[str, Any]:
+        single, beginning = self._steps(self._speeds[self._single]), self._steps(self._speeds[BEGINNING])
         return {
             "best": self._best,
             "single": self._single,
-            "headroom": self._oracle_steps / self._single_steps - 1,
-            "headroom_over_beginning": self._oracle_steps / self._beginning_steps - 1,
+            "headroom": self._steps(self._oracle) / single - 1,
+            "headroom_over_beginning": self._steps(self._oracle) / beginning - 1,
         }
 
     def text(self) -> str:
@@ -285,23 +329,22 @@ class Yardstick:
         )
         return "\n".join(lines)
 
-    def row(self, ends: list[float], decisions: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a run was worth."""
-        last = self._phases[-1].end
-        steps = sum(end <= last for end in ends)
-        shares = []
-        for phase, speed in zip(self._phases, self._oracle):
-            begin = phase.end - END * phase.seconds
-            inside = [end for end in ends if begin <= end <= phase.end]
-            span = inside[-1] - inside[0] if len(inside) > 1 else 0.0
-            shares.append((len(inside) - 1) / span / speed if span else 0.0)
+    def row(self, run: Run, decisions: list[dict[str, Any]]) -> dict[str, Any]:
+        """What a run was worth, from when its steps count."""
+        steps = run.steps(0.0, self._phases[-1].end)
+        single, beginning, oracle = (
+            self._steps(speeds, run.begin)
+            for speeds in (self._speeds[self._single], self._speeds[BEGINNING], self._oracle)
+        )
+        ends = [(phase.end - END * phase.seconds, phase.end) for phase in self._phases]
         return {
+            "begin": run.begin,
             "steps": steps,
-            "over_beginning": steps / self._beginning_steps - 1,
-            "over_single": steps / self._single_steps - 1,
-            "recovered": share(steps, self._single_steps, self._oracle_steps),
-            "recovered_from_beginning": share(steps, self._beginning_steps, self._oracle_steps),
-            "end_shares": shares,
+            "over_beginning": steps / beginning - 1,
+            "over_single": steps / single - 1,
+            "recovered": share(steps, single, oracle),
+            "recovered_from_beginning": share(steps, beginning, oracle),
+            "end_shares": [run.speed(*end) / speed for end, speed in zip(ends, self._oracle)],
             "switches": sum(decision["action"] in ("switch", "try", "roll_back") for decision in decisions),
         }
 

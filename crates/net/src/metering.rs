@@ -16,15 +16,11 @@ use paceline_sync::{
     collective::Collective,
     event::Post,
     metrics::{
-        self, Computed, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, STEPS_BETWEEN_REPORTS,
-        Traffic,
+        self, Cadence, Computed, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, Traffic,
     },
     scheduler::Priority,
 };
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError},
-};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Under which workers tell each other.
 const NAME: &str = "paceline metrics";
@@ -32,10 +28,6 @@ const NAME: &str = "paceline metrics";
 /// Ahead of tensors: a report is as long as a few packets. Behind them it would stand still for as long as a step sends,
 /// and be taken for stalled where that is long.
 const URGENCY: Priority = -1;
-
-/// Reports on their way. Each step ends only after the last one's tensors arrived, and reports do before those: so many
-/// mean that another worker has stopped.
-const MOST_UNDERWAY: usize = 4;
 
 /// See the file's first paragraph.
 #[derive(Debug)]
@@ -58,7 +50,8 @@ struct Latest {
 struct Exchange {
     /// In force since the last step began.
     view: Option<Arc<View>>,
-    underway: VecDeque<Gathering>,
+    cadence: Cadence,
+    underway: Option<Gathering>,
 }
 
 /// Everybody's reports on their way to this worker.
@@ -103,7 +96,10 @@ impl Metering {
 
     /// It has. The number is for [`Metering::waited`], if it is part of a step.
     pub(crate) fn posted(&self, Posting { tensor, begin }: Posting) -> Option<u32> {
-        Some(lock(&self.meter).posted(tensor?, begin, now()))
+        let number = lock(&self.meter).posted(tensor?, begin, now());
+        // Reports that come while a step computes are known before it ends, which in slow jobs is long.
+        self.collect(&mut lock(&self.exchange));
+        Some(number)
     }
 
     /// The program waited since `begin`.
@@ -113,53 +109,60 @@ impl Metering {
 
     /// A step begins in this view. All workers say so between the same two operations.
     pub(crate) fn begin_step(&self, worker: &Worker, step: u64, view: &Arc<View>) {
-        let (report, shape) = {
+        {
             let mut meter = lock(&self.meter);
             meter.settled(self.carried.idle_since());
             meter.begin_step(step, view.version, now(), self.carried.totals());
-            if !step.is_multiple_of(STEPS_BETWEEN_REPORTS) {
-                (None, None)
-            } else {
-                (Some(meter.report().unwrap_or_default()), meter.shape().cloned())
-            }
-        };
+        }
         let mut exchange = lock(&self.exchange);
         let before = exchange.view.replace(view.clone());
+        if exchange.cadence.must_hear(step)
+            && let Some(gathering) = &exchange.underway
+        {
+            // Who does not know what was said does not know when to speak next. It was ahead of all that was sent since, so
+            // that it is there unless another worker has stopped. Bounded by the settings' timeout.
+            let _ = gathering.handle.wait();
+        }
         self.collect(&mut exchange);
-        let (Some(report), Some(before)) = (report, before) else { return };
-        let (report, settings) = (report.encode(), before.settings.clone());
-        if view.size() == 1 {
-            self.publish(&report, shape.as_ref(), &settings);
+        if !exchange.cadence.is_due(step) {
             return;
         }
-        if exchange.underway.len() == MOST_UNDERWAY
-            && let Some(oldest) = exchange.underway.pop_front()
-        {
-            // All workers must take part in all of them, so none is left out. Bounded by the settings' timeout.
-            let _ = oldest.handle.wait();
-            self.take(&oldest);
+        let (report, shape) = {
+            let meter = lock(&self.meter);
+            (meter.report().unwrap_or_default().encode(), meter.shape().cloned())
+        };
+        let settings = before.as_ref().unwrap_or(view).settings.clone();
+        if view.size() > 1 {
+            exchange.underway = Some(Gathering::start(worker, report.into(), shape, settings));
+        } else {
+            self.publish(&mut exchange.cadence, &report, shape.as_ref(), &settings);
         }
-        exchange.underway.push_back(Gathering::start(worker, report.into(), shape, settings));
     }
 
-    /// Take the reports that have come, in order.
+    /// Take everybody's reports, if they have come.
     fn collect(&self, exchange: &mut Exchange) {
-        while exchange.underway.front().is_some_and(|oldest| oldest.handle.poll().is_some()) {
-            if let Some(oldest) = exchange.underway.pop_front() {
-                self.take(&oldest);
-            }
+        let Some(ended) = exchange.underway.as_ref().and_then(|open| open.handle.poll()) else {
+            return;
+        };
+        let Some(Gathering { memory, shape, settings, .. }) = &exchange.underway else { return };
+        match ended {
+            Ok(()) => self.publish(&mut exchange.cadence, &memory.1, shape.as_ref(), settings),
+            // It fails where a worker is gone, which those hear who wait for tensors.
+            Err(_) => exchange.cadence.hear(None),
         }
+        exchange.underway = None;
     }
 
-    fn take(&self, gathering: &Gathering) {
-        // It fails where a worker is gone, which those hear who wait for tensors.
-        if let Some(Ok(())) = gathering.handle.poll() {
-            self.publish(&gathering.memory.1, gathering.shape.as_ref(), &gathering.settings);
-        }
-    }
-
-    fn publish(&self, reports: &[u8], shape: Option<&Arc<JobShape>>, settings: &Settings) {
-        if let Some(metrics) = metrics::agree(reports, shape, settings) {
+    fn publish(
+        &self,
+        cadence: &mut Cadence,
+        reports: &[u8],
+        shape: Option<&Arc<JobShape>>,
+        settings: &Settings,
+    ) {
+        let metrics = metrics::agree(reports, shape, settings);
+        cadence.hear(metrics.as_ref());
+        if let Some(metrics) = metrics {
             lock(&self.latest).metrics = Some(Arc::new(metrics));
             self.changed.notify_all();
         }
@@ -182,7 +185,7 @@ impl Metering {
 
     /// Nobody drives any more.
     pub(crate) fn close(&self) {
-        lock(&self.exchange).underway.clear();
+        lock(&self.exchange).underway = None;
         lock(&self.latest).closed = true;
         self.changed.notify_all();
     }

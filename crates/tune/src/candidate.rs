@@ -27,6 +27,15 @@ impl Candidate {
         let Candidate { strategy, partition, credit } = self.clone();
         Settings { strategy, partition, credit, ..base.clone() }
     }
+
+    /// How far two are apart in size: in doublings of partition and credit.
+    pub(crate) fn distance(&self, other: &Candidate) -> f64 {
+        let doublings = |one: ByteSize, other: ByteSize| {
+            let [one, other] = [one, other].map(|size| (size.0.max(1) as f64).log2());
+            (one - other).abs()
+        };
+        doublings(self.partition, other.partition) + doublings(self.credit, other.credit)
+    }
 }
 
 impl fmt::Display for Candidate {

@@ -6,8 +6,12 @@ use paceline_sync::metrics::JobMetrics;
 use serde::{Deserialize, Serialize};
 use std::{collections::VecDeque, fmt};
 
-/// Observations whose median is what the following are compared with.
+/// Observations whose median is what the following are compared with, at least.
 const REFERENCE: usize = 4;
+/// More of them are taken as long as they are of fewer steps than this: what is seen of neighbouring steps is much the same.
+const REFERENCE_STEPS: u64 = 16;
+/// What is seen of steps less far apart than this differs by less than its noise, since it is smoothed.
+const STEPS_APART: u64 = 5;
 /// Observations whose differences say how noisy a signal is.
 const RECENT: usize = 24;
 /// Below this relative difference nothing has changed, however often it is seen.
@@ -20,6 +24,8 @@ const SLACK_DEVIATIONS: f64 = 1.0;
 const ALARM_DEVIATIONS: f64 = 6.0;
 /// No single observation brings more than this share of the alarm: two in a row do, one does not.
 const MOST_AT_ONCE: f64 = 0.5;
+/// A signal stands still if it moves by no more than the slack, or this many deviations.
+const STILL_DEVIATIONS: f64 = 3.0;
 /// The median of the absolute difference of two values of a normal distribution, in standard deviations.
 const MEDIAN_DIFFERENCE: f64 = 0.6745 * std::f64::consts::SQRT_2;
 
@@ -111,12 +117,19 @@ impl Detector {
         let mut loudest: Option<(f64, Change)> = None;
         for (gauge, signal) in self.gauges.iter_mut().zip(Signal::ALL) {
             let to = signal.of(metrics);
-            let Some((alarm, from)) = gauge.observe(to) else { continue };
+            let Some((alarm, from)) = gauge.observe(metrics.step, to) else { continue };
             if alarm >= 1.0 && loudest.is_none_or(|(other, _)| alarm > other) {
                 loudest = Some((alarm, Change { signal, from, to }));
             }
         }
         loudest.map(|(_, change)| change)
+    }
+
+    /// Whether speed and wires were the same in the last two observations, but for noise: what is seen is smoothed, and on its
+    /// way from what was before to what is.
+    pub fn is_still(&self) -> bool {
+        let signals = [Signal::Speed, Signal::SlowestWire, Signal::UsualWire];
+        signals.into_iter().all(|signal| self.gauges[signal as usize].is_still())
     }
 
     /// Compare with what comes now.
@@ -133,48 +146,75 @@ impl Detector {
 /// Watches one signal, in logarithms.
 #[derive(Clone, Debug, Default)]
 struct Gauge {
-    reference: Vec<f64>,
+    /// Steps and what was seen after them.
+    reference: Vec<(u64, f64)>,
     level: f64,
     rise: f64,
     fall: f64,
+    /// What was seen last, and by how much it differed from what was seen before it.
     last: Option<f64>,
-    /// Absolute differences of neighbours. They outlive a restart: noise stays what it is.
+    moved: f64,
+    /// The last observations, the first of them far enough from the newest to tell noise by.
+    recent: VecDeque<(u64, f64)>,
+    /// Absolute differences of such. They outlive a restart: noise stays what it is.
     differences: VecDeque<f64>,
 }
 
 impl Gauge {
     /// How near an alarm is (at 1 it is one), and what the signal was before; `None` while that is not known.
-    fn observe(&mut self, value: f64) -> Option<(f64, f64)> {
+    fn observe(&mut self, step: u64, value: f64) -> Option<(f64, f64)> {
         if !(value.is_finite() && value > 0.0) {
             return None;
         }
         let value = value.ln();
-        if let Some(last) = self.last.replace(value) {
-            if self.differences.len() == RECENT {
-                self.differences.pop_front();
-            }
-            self.differences.push_back((value - last).abs());
+        self.moved = self.last.replace(value).map_or(f64::INFINITY, |last| (value - last).abs());
+        self.compare(step, value);
+        let known = self.reference.len() >= REFERENCE;
+        let first = self.reference.first().map_or(step, |(first, _)| *first);
+        if !known || step.saturating_sub(first) < REFERENCE_STEPS {
+            self.reference.push((step, value));
+            self.level = median(self.reference.iter().map(|(_, value)| *value).collect());
         }
-        if self.reference.len() < REFERENCE {
-            self.reference.push(value);
-            self.level = median(self.reference.clone());
+        if !known {
             return None;
         }
-        let noise = self.noise();
-        let slack = SLACK.max(SLACK_DEVIATIONS * noise);
-        let alarm = ALARM.max(ALARM_DEVIATIONS * noise);
-        let most = MOST_AT_ONCE * alarm;
+        let alarm = ALARM.max(ALARM_DEVIATIONS * self.noise());
+        let (slack, most) = (self.slack(SLACK_DEVIATIONS), MOST_AT_ONCE * alarm);
         let off = value - self.level;
         self.rise = (self.rise + (off - slack).min(most)).max(0.0);
         self.fall = (self.fall + (-off - slack).min(most)).max(0.0);
         Some((self.rise.max(self.fall) / alarm, self.level.exp()))
     }
 
+    /// With what was seen some steps ago.
+    fn compare(&mut self, step: u64, value: f64) {
+        let apart = |(other, _): &(u64, f64)| step.saturating_sub(*other) >= STEPS_APART;
+        while self.recent.get(1).is_some_and(apart) {
+            self.recent.pop_front();
+        }
+        if let Some((_, before)) = self.recent.front().copied().filter(apart) {
+            if self.differences.len() == RECENT {
+                self.differences.pop_front();
+            }
+            self.differences.push_back((value - before).abs());
+        }
+        self.recent.push_back((step, value));
+    }
+
+    fn is_still(&self) -> bool {
+        self.last.is_none() || self.moved <= self.slack(STILL_DEVIATIONS)
+    }
+
+    /// What is no difference: so many deviations of the noise, or a little where there is less.
+    fn slack(&self, deviations: f64) -> f64 {
+        SLACK.max(deviations * self.noise())
+    }
+
     fn restart(&mut self) {
         self.reference.clear();
         self.rise = 0.0;
         self.fall = 0.0;
-        self.last = None;
+        self.recent.clear();
     }
 
     fn noise(&self) -> f64 {

@@ -3,8 +3,9 @@
 //!
 //! How a worker comes by it: `program` makes layer times of what the training thread posts and waits for, `traffic` rates
 //! of what wires carry, `smoothing` takes out the noise, `meter` puts them together, and `report` is what workers tell
-//! each other. `noise` is about gradients instead of time.
+//! each other, and `cadence` when. `noise` is about gradients instead of time.
 
+mod cadence;
 mod meter;
 mod noise;
 mod program;
@@ -12,6 +13,7 @@ mod report;
 mod smoothing;
 mod traffic;
 
+pub use cadence::{Cadence, FIRST_INTERVAL, LONGEST_INTERVAL};
 pub use meter::Meter;
 pub use noise::{GradientNoise, GradientNorms};
 pub use program::{Computed, Handed};
@@ -21,10 +23,6 @@ pub use traffic::{Totals, Traffic};
 
 use paceline_job::{Settings, ViewVersion};
 use std::sync::Arc;
-
-/// A report is made of every so many steps. Rarer would let a change pass unseen for longer; more often would cost a
-/// collective more.
-pub const STEPS_BETWEEN_REPORTS: u64 = 5;
 
 /// The tensors a job synchronises in every step, in the order in which the forward pass needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

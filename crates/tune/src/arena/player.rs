@@ -1,13 +1,11 @@
-//! One run of a job under a policy: steps follow each other, metrics are shown every few of them, and what is proposed is
+//! One run of a job under a policy: steps follow each other, metrics are shown when the runtime would show them, and what is proposed is
 //! in force a few steps later. It judges nothing.
 
 use super::{ArenaError, Phase, Truth, meter::Meter};
 use crate::Candidate;
-use paceline_sync::policy::Policy;
+use paceline_sync::{metrics::Cadence, policy::Policy};
 use std::ops::ControlFlow;
 
-/// Steps between two observations.
-const EVERY: u64 = 4;
 /// Steps from a proposal until it is in force: every worker has to promise first.
 const AGREEMENT: u64 = 3;
 
@@ -74,6 +72,7 @@ pub fn play(
     let stage = truth.stage();
     let mut settings = stage.settings.clone();
     let mut meter = Meter::new(noise);
+    let mut cadence = Cadence::default();
     let mut trial = Trial::default();
     let mut coming = None;
     let (mut now, mut step, mut phase) = (0.0, 0_u64, 0);
@@ -102,10 +101,12 @@ pub fn play(
         now += seconds;
         step += 1;
         meter.step(&shown, seconds);
-        if !step.is_multiple_of(EVERY) {
+        if !cadence.is_due(step) {
             continue;
         }
-        if let Some(shown) = meter.shown(step, &settings)
+        let shown = meter.shown(step, &settings);
+        cadence.hear(shown.as_ref());
+        if let Some(shown) = shown
             && let Some(proposal) = policy.observe(&shown)
         {
             coming = Some((step + AGREEMENT, proposal.settings));

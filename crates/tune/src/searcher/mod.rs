@@ -42,6 +42,26 @@ impl Question<'_> {
     pub fn present_speed(&self) -> f64 {
         self.known(&self.present()).unwrap_or_else(|| self.seen.speed())
     }
+
+    /// How many times as fast as what is in force a candidate is, where `predicted` says what candidates would give; 0 if that
+    /// cannot be said. What was measured counts. What was not is predicted from the nearest that was measured with the same
+    /// strategy, or else from what is in force: whoever was wrong about a strategy will be wrong about all of it.
+    pub fn gain(&self, candidate: &Candidate, mut predicted: impl FnMut(&Candidate) -> f64) -> f64 {
+        let present = self.present_speed();
+        if let Some(known) = self.known(candidate) {
+            return known / present;
+        }
+        let distance = |known: &&Known| known.candidate.distance(candidate);
+        let alike =
+            self.known.iter().filter(|known| known.candidate.strategy == candidate.strategy);
+        let nearest = alike.min_by(|one, other| distance(one).total_cmp(&distance(other)));
+        let (base, speed) = match nearest {
+            Some(known) => (known.candidate.clone(), known.speed),
+            None => (self.present(), present),
+        };
+        let gain = predicted(candidate) / predicted(&base) * speed / present;
+        if gain.is_finite() { gain } else { 0.0 }
+    }
 }
 
 /// A measured candidate.
@@ -101,5 +121,42 @@ pub trait Searcher: Send {
     /// What a candidate was measured to give: that of `seen`, at its speed.
     fn tell(&mut self, seen: &JobMetrics) {
         let _ = seen;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_job::{ByteSize, Settings, StrategyChoice, ViewVersion};
+    use paceline_sync::metrics::WorkerMetrics;
+
+    fn candidate(strategy: &str, mebibytes: u64) -> Candidate {
+        let (partition, credit) = (ByteSize::mib(mebibytes), ByteSize::mib(mebibytes));
+        Candidate { strategy: StrategyChoice(strategy.to_string()), partition, credit }
+    }
+
+    #[test]
+    fn what_was_measured_of_a_strategy_corrects_what_is_predicted_of_it() {
+        let settings = candidate("ring", 1).settings(&Settings::default());
+        let workers = vec![WorkerMetrics { seconds: 0.5, ..WorkerMetrics::default() }];
+        let (step, view, shape) = (1, ViewVersion(1), Default::default());
+        let seen = JobMetrics { step, view, settings, shape, workers };
+        let space = Space::of(&seen.shape, vec![StrategyChoice("ring".to_string())]);
+        // A model that takes servers for twice as fast, and large partitions for a little faster.
+        let predicted = |candidate: &Candidate| {
+            let strategy = if candidate.strategy.0 == "ring" { 1.0 } else { 2.0 };
+            strategy + 0.1 * (candidate.partition.0 as f64 / 1048576.0).log2()
+        };
+        let known = [("ring", 1, 2.0), ("parameter_server", 4, 1.0)];
+        let known =
+            known.map(|(name, size, speed)| Known { candidate: candidate(name, size), speed });
+        let gain = |known: &[Known], name: &str, mebibytes: u64| {
+            let question = Question { space: &space, seen: &seen, known };
+            question.gain(&candidate(name, mebibytes), predicted)
+        };
+        assert!((gain(&known[..1], "parameter_server", 4) - 2.2).abs() < 1e-9);
+        assert!((gain(&known, "parameter_server", 4) - 0.5).abs() < 1e-9);
+        assert!((gain(&known, "parameter_server", 8) - 0.5 * 2.3 / 2.2).abs() < 1e-9);
+        assert!((gain(&known, "ring", 2) - 1.1).abs() < 1e-9);
     }
 }

@@ -31,22 +31,27 @@ impl<P: Predictor> Searcher for Predicting<P> {
 
     fn ask(&mut self, question: &Question<'_>) -> Answer {
         let mut candidates = question.space.candidates();
+        let measured = candidates.len();
         candidates.push(question.present());
+        candidates.extend(question.known.iter().map(|known| known.candidate.clone()));
         let speeds = self.0.predict(question.seen, &candidates);
         if speeds.len() != candidates.len() {
             return Answer::Nothing;
         }
-        let present = speeds[speeds.len() - 1];
-        let measured = question.present_speed();
-        let gain = |candidate: &Candidate, predicted: f64| match question.known(candidate) {
-            Some(known) => known / measured,
-            None => predicted / present,
+        let gain = |place: usize| {
+            let places = std::iter::once(place).chain(measured..candidates.len());
+            let predicted = |wanted: &Candidate| {
+                let found = places.clone().find(|place| candidates[*place] == *wanted);
+                found.map_or(f64::NAN, |place| speeds[place])
+            };
+            (question.gain(&candidates[place], predicted), &candidates[place])
         };
-        let pairs = candidates.into_iter().zip(speeds);
-        let gains = pairs.map(|(candidate, speed)| (gain(&candidate, speed), candidate));
-        let finite = gains.filter(|(gain, _)| gain.is_finite());
-        let best = finite.max_by(|one, other| one.0.total_cmp(&other.0));
-        best.map_or(Answer::Nothing, |(gain, candidate)| Answer::Predict { candidate, gain })
+        let gains = (0..candidates.len()).map(gain);
+        let best = gains.max_by(|one, other| one.0.total_cmp(&other.0));
+        best.map_or(Answer::Nothing, |(gain, candidate)| Answer::Predict {
+            candidate: candidate.clone(),
+            gain,
+        })
     }
 
     fn tell(&mut self, seen: &JobMetrics) {

@@ -86,11 +86,11 @@ impl Searcher for ReplaySearch {
             question: *question,
             left: self.budget,
             seconds: FxHashMap::default(),
-            present: 1.0,
         };
         let present = question.present();
-        let Some(seconds) = walk.replay(&present) else { return Answer::Nothing };
-        walk.present = seconds;
+        if walk.seconds(&present).is_infinite() {
+            return Answer::Nothing;
+        }
         let candidate = walk.run(question.space, &present);
         Answer::Predict { gain: walk.gain(&candidate), candidate }
     }
@@ -104,8 +104,6 @@ struct Walk<'q> {
     left: Budget,
     /// By replay; infinite for what cannot be played.
     seconds: FxHashMap<Candidate, f64>,
-    /// A step under what is in force, by replay.
-    present: f64,
 }
 
 impl Walk<'_> {
@@ -174,15 +172,18 @@ impl Walk<'_> {
 
     /// How many times as fast as what is in force: as measured, or else by replay; 0 if that cannot be said.
     fn gain(&mut self, candidate: &Candidate) -> f64 {
-        if let Some(known) = self.question.known(candidate) {
-            return known / self.question.present_speed();
-        }
+        let question = self.question;
+        question.gain(candidate, |candidate| self.seconds(candidate).recip())
+    }
+
+    /// By replay; infinite if it cannot be played.
+    fn seconds(&mut self, candidate: &Candidate) -> f64 {
         if let Some(seconds) = self.seconds.get(candidate) {
-            return self.present / seconds;
+            return *seconds;
         }
         let seconds = self.replay(candidate).unwrap_or(f64::INFINITY);
         self.seconds.insert(candidate.clone(), seconds);
-        self.present / seconds
+        seconds
     }
 
     fn replay(&mut self, candidate: &Candidate) -> Option<f64> {

@@ -21,7 +21,7 @@ use paceline_sync::{
     policy::{Policy, Proposal},
 };
 use std::collections::VecDeque;
-use trigger::{incomparable, may_be_settings, verdict};
+use trigger::{Comparison, verdict};
 
 /// Tunes one job.
 pub struct Tuner {
@@ -36,7 +36,7 @@ pub struct Tuner {
     detector: Detector,
     /// Since conditions last changed.
     known: Vec<Known>,
-    /// The latest under the present settings and conditions, at most a window of them.
+    /// The latest under the present settings and conditions, at most the longest window of them.
     speeds: VecDeque<f64>,
     state: State,
     /// Observations until it looks even so.
@@ -55,12 +55,13 @@ pub struct Tuner {
 enum State {
     /// Nothing is under way. If something is to be looked at, it says why.
     Watching { since: u64, pending: Option<String> },
-    /// What is shown may still be of the time before something changed.
-    Settling { left: u64, cause: String },
+    /// What is shown may still be of the time before something changed: wait until it stands still, for `least` observations
+    /// more in any case.
+    Settling { waited: u64, least: u64, cause: String },
     /// A proposal is not in force yet.
     Awaiting { left: u64, target: Candidate, purpose: Purpose },
-    /// It is; measure what it gives, once `left` observations are over.
-    Measuring { left: u64, purpose: Purpose },
+    /// It is, for so many observations; measure what it gives.
+    Measuring { since: u64, purpose: Purpose },
     /// Nothing will be looked for any more.
     Finished,
 }
@@ -143,29 +144,21 @@ impl Tuner {
                 None
             }
             State::Watching { since, pending } => self.watch(seen, change, since, pending),
-            State::Settling { left, cause } => {
-                if left > 0 {
-                    self.state = State::Settling { left: left - 1, cause };
-                    return None;
+            State::Settling { waited, least, cause } => {
+                let still = waited >= least && self.detector.is_still();
+                if still || waited >= self.trigger.most_settle {
+                    return self.look(seen, cause);
                 }
-                self.look(seen, cause)
-            }
-            State::Awaiting { target, left, purpose } => {
-                if Candidate::of(&seen.settings) == target {
-                    // What was shown until now is of other settings.
-                    self.forget_speed();
-                    let left = self.trigger.settle + self.trigger.window as u64;
-                    self.state = State::Measuring { left, purpose };
-                    return None;
-                }
-                if left == 0 {
-                    self.give_up(seen, &target);
-                    return None;
-                }
-                self.state = State::Awaiting { left: left - 1, target, purpose };
+                self.state = State::Settling { waited: waited + 1, least, cause };
                 None
             }
-            State::Measuring { left, purpose } => self.measure(seen, left, purpose),
+            State::Awaiting { target, left, purpose } => {
+                self.wait(seen, change, left, target, purpose);
+                None
+            }
+            State::Measuring { since, purpose } => {
+                self.measure(seen, change.is_some(), since, purpose)
+            }
         }
     }
 
@@ -187,16 +180,42 @@ impl Tuner {
         }
         match pending {
             Some(cause) if self.quiet == 0 => {
-                // After a change there is nothing yet to compare with; at a heartbeat there is.
-                let left = if change.is_some() { self.trigger.settle } else { 0 };
-                self.state = State::Settling { left, cause };
-                if left == 0 { self.go_on(seen, None) } else { None }
+                self.state = State::Settling { waited: 0, least: 0, cause };
+                self.go_on(seen, None)
             }
             pending => {
                 self.state = State::Watching { since: since + 1, pending };
                 None
             }
         }
+    }
+
+    /// A proposal is not in force yet. What is seen meanwhile is what it will be compared with.
+    fn wait(
+        &mut self,
+        seen: &JobMetrics,
+        change: Option<Change>,
+        left: u64,
+        target: Candidate,
+        mut purpose: Purpose,
+    ) {
+        if Candidate::of(&seen.settings) == target {
+            // What was shown until now is of other settings.
+            self.forget_speed();
+            self.state = State::Measuring { since: 0, purpose };
+            return;
+        }
+        if left == 0 {
+            self.give_up(seen, &target);
+            return;
+        }
+        if change.is_some() {
+            self.forget_speed();
+        }
+        if let Purpose::Proof { before, .. } = &mut purpose {
+            *before = Conditions { speed: self.speed(seen), ..Conditions::of(seen) };
+        }
+        self.state = State::Awaiting { left: left - 1, target, purpose };
     }
 
     /// Ask the searcher, and act if it pays.
@@ -259,23 +278,38 @@ impl Tuner {
         let rests = matches!(purpose, Purpose::Rest);
         self.state = match present {
             true if rests => State::Finished,
-            true => State::Measuring { left: self.trigger.window as u64, purpose },
+            true => State::Measuring { since: self.trigger.settle, purpose },
             false => State::Awaiting { left: self.trigger.patience, target, purpose },
         };
         (!present).then_some(Proposal { settings, reason })
     }
 
-    /// A proposal is in force: wait, measure, judge.
-    fn measure(&mut self, seen: &JobMetrics, left: u64, purpose: Purpose) -> Option<Proposal> {
-        let unsettled = left > self.trigger.window as u64;
-        if unsettled {
+    /// A proposal is in force: wait, measure, judge. If conditions change meanwhile, there is no use in waiting longer.
+    fn measure(
+        &mut self,
+        seen: &JobMetrics,
+        changed: bool,
+        since: u64,
+        purpose: Purpose,
+    ) -> Option<Proposal> {
+        let since = since + 1;
+        if since <= self.trigger.settle {
             self.forget_speed();
         }
-        if left > 1 {
-            self.state = State::Measuring { left: left - 1, purpose };
+        let measured = since.saturating_sub(self.trigger.settle);
+        let present = Candidate::of(&seen.settings);
+        let enough = match &purpose {
+            Purpose::Proof { .. } if changed => true,
+            Purpose::Proof { before, gain, .. } => {
+                let noise = self.detector.noise(Signal::Speed);
+                self.trigger.is_clear(*gain, self.speed(seen) / before.speed, noise, measured)
+            }
+            _ => measured >= self.trigger.window,
+        };
+        if !enough {
+            self.state = State::Measuring { since, purpose };
             return None;
         }
-        let present = Candidate::of(&seen.settings);
         match purpose {
             Purpose::Rest => {
                 self.state = State::Finished;
@@ -304,9 +338,10 @@ impl Tuner {
     ) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
         let speed = self.speed(seen);
-        let measured = speed / before.speed;
-        let changed = incomparable(&before, &Conditions::of(seen));
-        let doubt = changed.filter(|change| may_be_settings(change, measured));
+        let compared = Comparison { before, after: Conditions { speed, ..Conditions::of(seen) } };
+        let measured = compared.measured();
+        let changed = compared.incomparable(|signal| self.detector.noise(signal));
+        let doubt = changed.filter(|_| compared.may_be_settings());
         if let Some(change) = changed.filter(|_| doubt.is_none()) {
             let cause = change.to_string();
             let candidate = Some(&present);
@@ -314,7 +349,7 @@ impl Tuner {
             let entry = Entry { seen, cause: &cause, candidate, predicted, measured: None };
             self.journal.write(Action::Void, entry, 0);
             self.forget(change);
-            self.state = State::Settling { left: self.trigger.settle, cause };
+            self.state = State::Settling { waited: 0, least: self.trigger.settle, cause };
             return None;
         }
         match doubt {
@@ -399,8 +434,8 @@ impl Tuner {
 }
 
 impl State {
-    fn begin(left: u64) -> State {
-        State::Settling { left, cause: "the job begins".to_string() }
+    fn begin(least: u64) -> State {
+        State::Settling { waited: 0, least, cause: "the job begins".to_string() }
     }
 
     fn idle() -> State {
@@ -416,7 +451,7 @@ impl Policy for Tuner {
         }
         let change = self.detector.observe(metrics);
         self.quiet = self.quiet.saturating_sub(1);
-        if self.speeds.len() == self.trigger.window {
+        if self.speeds.len() as u64 == self.trigger.most_window {
             self.speeds.pop_front();
         }
         self.speeds.push_back(speed);
