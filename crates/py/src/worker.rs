@@ -26,6 +26,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
+/// Members that are gone, the step before which all they did counts, and `(member, step)` of later ones that do.
+type Loss = (Vec<u64>, u64, Vec<(u64, u64)>);
+
 /// One process of the job.
 #[pyclass(frozen, module = "paceline._native")]
 pub(crate) struct Worker {
@@ -143,7 +146,7 @@ impl Worker {
 
     /// What became of the samples of workers that are missing since this step, the same on all workers: for each loss
     /// the members that are gone, the step before which all they did counts, and of later steps `(member, step)` that do.
-    fn take_losses(&self) -> Vec<(Vec<u64>, u64, Vec<(u64, u64)>)> {
+    fn take_losses(&self) -> Vec<Loss> {
         let losses = self.read().as_ref().map_or_else(Vec::new, Running::take_losses);
         let told = |account: Account| {
             let gone = account.gone.iter().map(|id| id.0).collect();
