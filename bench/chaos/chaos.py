@@ -4,7 +4,7 @@ with the same parameters.
     python bench/chaos/chaos.py --systems paceline,torchft,torchrun --workers 4 --steps 1500 --interval 6
 
 Each system runs the same task (`task.py`) calmly first, then with a worker killed (kill -9) or stopped for two seconds (SIGSTOP) by
-turns at every interval. A killed worker is replaced after a second: by torchrun, by `paceline run`, for torchft by this program. A
+turns at every interval. A killed worker is replaced after a second: by torchrun itself, by `paceline resize`, for torchft by this program. A
 step that is waited for is the time from one step's end to the next one's, whoever ends it first; the longest around a disturbance
 counts as its price. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). Prints a table;
 everything goes to --json.
@@ -120,10 +120,15 @@ class Paceline(System):
 
     def start(self) -> None:
         workers = str(self.options.workers)
+        self._job = f"chaos-{os.getpid()}"
         self.run(
-            self.options.paceline, "run", "--elastic", "--min", "1", "--max", workers, "-n", workers, "--",
+            self.options.paceline, "run", "--elastic", "--name", self._job, "--max", workers, "-n", workers, "--",
             self.python(), HERE / "under_paceline.py", *self.task(),
         )  # fmt: skip
+
+    def replace(self) -> None:
+        resize = [self.options.paceline, "resize", self._job, str(self.options.workers)]
+        subprocess.run(resize, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
 
 
 SYSTEMS = {system.name: system for system in (Paceline, Torchft, Torchrun)}

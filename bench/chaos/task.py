@@ -14,15 +14,14 @@ import time
 import torch
 from torch import nn
 
-FEATURES, CLASSES, WIDTH = 64, 10, 512
+FEATURES, CLASSES = 64, 10
 BATCH = 32
 
 
-def model() -> nn.Module:
+def model(width: int = 512, layers: int = 1) -> nn.Module:
     torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES)
-    )
+    hidden = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), *hidden, nn.Linear(width, CLASSES))
 
 
 def optimizer(of: nn.Module) -> torch.optim.Optimizer:
