@@ -91,7 +91,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
         (&["ring", "--rank", "4"], "ranks are 0 to 3"),
         (&["ring", "--ranks", "0"], "1..=256"),
         (&["ring", "--ranks", "2", "--hosts", "3"], "lower --hosts"),
-        (&["--svg", "x.svg"], "required"),
+        (&["--svg", "x.svg"], "name one, or add --cost"),
         (&["--rank", "1"], "required"),
         (&["ring", "--auto"], "cannot be used with"),
         (&["auto", "--svg", "x.svg"], "name the strategy"),

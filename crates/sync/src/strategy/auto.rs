@@ -390,7 +390,8 @@ mod tests {
         let host = |at: u32| Host { name: format!("host{at}"), rack: at / 4, link: link(1e9) };
         let topology = Arc::new(Topology {
             hosts: (0..16).map(host).collect(),
-            uplinks: vec![link(1e9); 4],
+            // A ring through all racks goes over each uplink once, and would fill one of a host's rate.
+            uplinks: vec![link(5e8); 4],
             memory: link(32e9),
         });
         let settings = Settings { topology: Some(topology.clone()), ..Settings::default() };

@@ -400,7 +400,9 @@ impl Tuner {
         let candidate = Some(target);
         let entry = Entry { seen, cause, candidate, predicted: None, measured: None };
         self.journal.write(Action::Refused, entry, self.quiet);
-        self.state = State::idle();
+        // What spoke for it may still do so when the back-off is over.
+        self.state =
+            State::Watching { since: 0, pending: Some("the last was refused".to_string()) };
     }
 
     /// Conditions are others. Whoever was wrong before may be right now, so that a long back-off ends; but not at once,
