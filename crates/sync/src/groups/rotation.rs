@@ -15,6 +15,9 @@ use crate::program::Member;
 /// messages smaller.
 const MOST_LANES: u32 = 4;
 
+/// Racks of many sizes take long until all are where they began; longer than this is not waited for.
+const LONGEST_ROUND: usize = 840;
+
 /// As many as a rack has members to serve, up to a bound.
 pub(super) fn lanes(seating: &Seating) -> u32 {
     let largest = seating.racks.iter().map(|rack| servers(seating, rack).len()).max().unwrap_or(1);
@@ -32,15 +35,29 @@ pub(super) fn divisions(seating: &Seating) -> Vec<Vec<Vec<Member>>> {
         turns(seating, rack).max(partners)
     });
     let least = inside.max().unwrap_or(1).max(between);
-    let most = least * (racks.len() + 1);
+    let largest = racks.iter().map(|rack| rack.members.len()).max().unwrap_or(0);
+    let round = round(seating);
+    let most = least.max(round) * (racks.len() + largest);
     let mut islands = Islands::new(seating.members());
     let mut steps = Vec::new();
     while steps.len() < least || (islands.count > 1 && steps.len() < most) {
-        let groups = division(seating, steps.len());
+        let groups = division(seating, round, steps.len());
         groups.iter().for_each(|group| islands.join(group));
         steps.push(groups);
     }
     steps
+}
+
+/// After so many steps the same members serve again in all racks.
+fn round(seating: &Seating) -> usize {
+    let divisor = |mut one: usize, mut other: usize| {
+        while other > 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    };
+    let turns = seating.racks.iter().map(|rack| turns(seating, rack));
+    turns.fold(1, |round, turns| (round / divisor(round, turns) * turns).min(LONGEST_ROUND))
 }
 
 /// Members that have met, directly or through others.
@@ -76,10 +93,10 @@ impl Islands {
     }
 }
 
-fn division(seating: &Seating, step: usize) -> Vec<Vec<Member>> {
-    // Partners change a step sooner from round to round, so that the same two do not keep missing each other.
-    let longest = seating.racks.iter().map(|rack| turns(seating, rack)).max().unwrap_or(1);
-    let partners = step + step / longest;
+fn division(seating: &Seating, round: usize, step: usize) -> Vec<Vec<Member>> {
+    // From step to step partners change by one, and so they do from round to round at the same place in it: whatever keeps
+    // step with those who serve, all come by in the end.
+    let partners = step / round + step % round;
     let mut groups = Vec::new();
     let mut representatives = Vec::new();
     let mut weak = Vec::new();
