@@ -14,8 +14,15 @@ use paceline_sync::{
 };
 use std::time::{Duration, Instant};
 
-/// Large enough that a shared link shows, small enough for 50 Mbit/s: a twelfth of a second alone.
-const BLOCK_BYTES: usize = 512 << 10;
+/// How long a transfer takes that has its wire alone: what queues and buckets on the way hold at once must be a small part
+/// of it, and so must be the moments by which workers begin apart.
+const ALONE: Duration = Duration::from_millis(200);
+
+/// Whatever was measured of wires, a transfer is not shorter or longer than this.
+const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512 << 10..=64 << 20;
+
+/// Bytes of a transfer where no wire was measured.
+const USUAL_BYTES: usize = 4 << 20;
 
 /// Round trips of one byte; the fastest counts.
 const ROUND_TRIPS: usize = 8;
@@ -38,15 +45,25 @@ pub fn survey(worker: &Worker) -> Result<Finding> {
         rate: Rate::from_bytes_per_second(USUAL_MEMORY),
         latency: Duration::from_micros(10),
     });
+    // The same on all workers, as the view is.
+    let bytes = view.measured.wire.map_or(USUAL_BYTES, |wire| {
+        let bytes = (wire.rate.bytes_per_second() * ALONE.as_secs_f64()) as usize;
+        bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end())
+    });
     let latency = latency(worker, &leaders)?;
     survey::survey(&names, memory, |transfers| {
-        let rates = round(worker, &leaders, transfers)?;
+        let rates = round(worker, &leaders, transfers, bytes)?;
         Ok(rates.into_iter().map(|rate| Reading { rate, latency }).collect())
     })
 }
 
 /// The transfers of one round at the same time; what each achieved, on all workers.
-fn round(worker: &Worker, leaders: &[Rank], transfers: &[Transfer]) -> Result<Vec<f64>> {
+fn round(
+    worker: &Worker,
+    leaders: &[Rank],
+    transfers: &[Transfer],
+    bytes: usize,
+) -> Result<Vec<f64>> {
     worker.barrier("paceline survey begins")?;
     let begun = Instant::now();
     let mut sending: Vec<Pending<u8>> = Vec::new();
@@ -54,8 +71,8 @@ fn round(worker: &Worker, leaders: &[Rank], transfers: &[Transfer]) -> Result<Ve
     for (number, (from, to)) in transfers.iter().enumerate() {
         let (from, to) = (leaders[*from], leaders[*to]);
         let name = format!("paceline survey {number}");
-        let len = BLOCK_BYTES as u64;
-        let block = || vec![0_u8; BLOCK_BYTES].into();
+        let len = bytes as u64;
+        let block = || vec![0_u8; bytes].into();
         let empty = || Vec::<u8>::new().into();
         let operation =
             |collective| Operation::new(name.as_str(), collective).group([from, to].into());
@@ -73,7 +90,7 @@ fn round(worker: &Worker, leaders: &[Rank], transfers: &[Transfer]) -> Result<Ve
     // A worker receives from one other in most rounds; of several, the later ones count from the same beginning.
     for (number, pending) in receiving {
         pending.wait()?;
-        rates[number] = BLOCK_BYTES as f64 / begun.elapsed().as_secs_f64();
+        rates[number] = bytes as f64 / begun.elapsed().as_secs_f64();
     }
     for pending in sending {
         pending.wait()?;
