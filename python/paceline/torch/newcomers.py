@@ -54,7 +54,8 @@ class Elastic:
     def _states(self) -> dict[str, Any]:
         found = {name: getattr(part, "elastic_state", part.state_dict)() for name, part in self._parts.items()}
         adaptation = self._membership.adaptation
-        return found if adaptation is None else {**found, _POLICIES: adaptation.elastic_state()}
+        # Optimizers list parameters in the order in which they were first updated, which every worker has its own of.
+        return _in_order(found if adaptation is None else {**found, _POLICIES: adaptation.elastic_state()})
 
     def _share(self, states: Any, tensors: list[torch.Tensor] | None, own: Any = None) -> Any:
         """Lengths first, then everything but tensors, then those."""
@@ -104,6 +105,15 @@ def elastic(**parts: Stateful) -> Elastic:
     if not parts:
         raise PacelineError("say what newcomers need: elastic(model=model, optimizer=optimizer, loader=loader)")
     return Elastic(parts)
+
+
+def _in_order(state: Any) -> Any:
+    """With dictionaries in one order on all workers."""
+    if isinstance(state, dict):
+        return {key: _in_order(state[key]) for key in sorted(state, key=lambda key: (str(type(key)), key))}
+    if type(state) in (list, tuple):
+        return type(state)(_in_order(value) for value in state)
+    return state
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:
