@@ -407,7 +407,7 @@ impl Service {
         let process = join.process;
         let admitted = match &self.phase {
             Phase::Gathering => self.roster.admit(join).map(Seat::Gathering),
-            Phase::Running => self.admits().map(|()| self.seat_newcomer(join, &mut channel)),
+            Phase::Running => self.admits().and_then(|()| self.seat_newcomer(join, &mut channel)),
             Phase::Failed(refusal) => Err(refusal.clone()),
         };
         match admitted {
@@ -590,7 +590,7 @@ impl Service {
             }
             Kept::Deposed => {
                 self.config.log.line("another coordinator has this job; this one is done");
-                self.members.clear();
+                // Connections close with the thread: whoever serves them now still counts them.
                 self.shared.stop.store(true, Ordering::Release);
                 self.shared.set_progress(Progress::Deposed);
             }

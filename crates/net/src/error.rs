@@ -311,6 +311,11 @@ pub enum NetError {
         fate: String,
     },
 
+    /// Make the coordinator's store writable again (its log says what is wrong with it), and join then.
+    #[error(
+        "the coordinator cannot write down who joins at the moment; look at what it said last, and try again"
+    )]
+    NotWritten,
     /// Wait, or see whether any worker of the job can reach etcd.
     #[error("the job has no coordinator at the moment")]
     NoCoordinator,

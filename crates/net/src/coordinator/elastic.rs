@@ -120,13 +120,20 @@ impl Service {
     }
 
     /// Somebody came to the running job. It is invited when it is ready, so that nobody waits for what it prepares.
-    pub(super) fn seat_newcomer(&mut self, join: Join, channel: &mut MessageChannel) -> Seat {
-        // The job runs, so there is one.
-        let registrar = self.registrar.as_mut().expect("made with the first view");
-        let id = registrar.reserve();
-        let (job, view) = (self.job.clone(), registrar.view().clone());
+    pub(super) fn seat_newcomer(
+        &mut self,
+        join: Join,
+        channel: &mut MessageChannel,
+    ) -> Result<Seat, Refusal> {
+        let mut reserved = None;
+        self.register(|registrar, _| {
+            reserved = Some((registrar.reserve(), registrar.view().clone()));
+        });
+        // A name that could be forgotten would be given twice.
+        let (id, view) = reserved.filter(|_| self.notes.is_safe()).ok_or(Refusal::NotWritten)?;
+        let job = self.job.clone();
         tell(channel, &CoordinatorMessage::Underway { job, id, view });
-        Seat::Waiting(Worker { id, host: join.host, address: join.address.to_string() })
+        Ok(Seat::Waiting(Worker { id, host: join.host, address: join.address.to_string() }))
     }
 
     /// It is ready; how it is gone, if it has no business to be.

@@ -199,6 +199,7 @@ pub enum Refusal {
     JoinTimeout { joined: usize, size: usize, waited: Duration, missing: Vec<Rank> },
     OtherJob { ours: String, theirs: String },
     NotElastic,
+    NotWritten,
     OtherView { ours: ViewVersion, theirs: ViewVersion },
     UnknownPeer { rank: Rank, index: u32 },
 }
@@ -220,6 +221,7 @@ impl From<Refusal> for NetError {
             }
             Refusal::OtherJob { ours, theirs } => NetError::OtherJob { ours, theirs },
             Refusal::NotElastic => NetError::NotElastic,
+            Refusal::NotWritten => NetError::NotWritten,
             Refusal::OtherView { ours, theirs } => NetError::OtherView { ours, theirs },
             Refusal::UnknownPeer { rank, index } => NetError::UnknownPeer { rank, index },
         }

@@ -5,7 +5,7 @@
 use super::JobId;
 use crate::store::{Record, Store, StoreError};
 use paceline_sync::agreement::{Minutes, Registrar, Summons};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The pause before a store that could not be written is tried again.
 const RETRY: Duration = Duration::from_millis(200);
@@ -17,8 +17,8 @@ pub(super) struct Notes {
     written: Option<Minutes>,
     /// In the order in which they are to be said. Bounded by the registrar, which decides one thing at a time.
     held: Vec<Summons>,
-    /// Since when the store cannot be written, and what it said first.
-    trouble: Option<(Instant, String)>,
+    /// Whether something that was decided could not be written.
+    behind: bool,
 }
 
 /// What became of writing.
@@ -34,7 +34,7 @@ pub(super) enum Kept {
 
 impl Notes {
     pub(super) fn new(store: Option<Box<dyn Store>>, job: JobId) -> Notes {
-        Notes { store, job, written: None, held: Vec::new(), trouble: None }
+        Notes { store, job, written: None, held: Vec::new(), behind: false }
     }
 
     /// Write down where the registrar stands, if that has changed; what may be said then.
@@ -50,17 +50,22 @@ impl Notes {
         if self.written.as_ref() != Some(&minutes) {
             match store.save(&Record { job: self.job.clone(), minutes: minutes.clone() }) {
                 Ok(()) => self.written = Some(minutes),
-                Err(StoreError::Taken { .. }) => return Kept::Deposed,
                 Err(error) => {
-                    let known = self.trouble.is_some();
-                    let since = self.trouble.take().map_or_else(Instant::now, |(since, _)| since);
-                    self.trouble = Some((since, error.to_string()));
-                    return Kept::Held((!known).then(|| error.to_string()));
+                    let known = std::mem::replace(&mut self.behind, true);
+                    return match error {
+                        StoreError::Taken { .. } => Kept::Deposed,
+                        _ => Kept::Held((!known).then(|| error.to_string())),
+                    };
                 }
             }
         }
-        self.trouble = None;
+        self.behind = false;
         Kept::Safe(std::mem::take(&mut self.held))
+    }
+
+    /// Whether everything that was decided is written.
+    pub(super) fn is_safe(&self) -> bool {
+        !self.behind
     }
 
     /// The job is over. If that cannot be written, whoever finds the record waits for its workers in vain, and then
@@ -74,10 +79,10 @@ impl Notes {
     /// How long until writing is to be tried again, or the seat to be looked at; none if there is nothing to do.
     pub(super) fn due(&self) -> Option<Duration> {
         let watched = self.store.as_ref().is_some_and(|store| store.is_lent());
-        match (&self.trouble, watched) {
-            (Some(_), _) => Some(RETRY),
-            (None, true) => Some(Duration::from_secs(1)),
-            (None, false) => None,
+        match (self.behind, watched) {
+            (true, _) => Some(RETRY),
+            (false, true) => Some(Duration::from_secs(1)),
+            (false, false) => None,
         }
     }
 }
@@ -140,11 +145,11 @@ mod tests {
         registrar.gone(WorkerId(2), &mut Vec::new());
         assert!(matches!(notes.keep(&registrar, summons(0)), Kept::Held(Some(_))));
         assert_eq!(notes.keep(&registrar, summons(1)), Kept::Held(None), "said once");
-        assert!(notes.due().is_some());
+        assert!(notes.due().is_some() && !notes.is_safe());
 
         store.full.store(false, Ordering::Relaxed);
         let all = [summons(0), summons(1), summons(2)].concat();
         assert_eq!(notes.keep(&registrar, summons(2)), Kept::Safe(all));
-        assert_eq!(notes.due(), None);
+        assert!(notes.due().is_none() && notes.is_safe());
     }
 }
