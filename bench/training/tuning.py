@@ -84,6 +84,8 @@ def main() -> int:
         settings = [setting.strip() for setting in options.settings.split(",") if setting.strip()]
         if any(len(setting.split()) != 3 for setting in settings):
             raise ValueError("--settings: write STRATEGY PARTITION CREDIT, such as `ring 1MiB 4MiB`")
+        if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as problem:
         print(f"tuning.py: {problem}", file=sys.stderr)
         return 2

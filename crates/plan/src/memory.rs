@@ -4,7 +4,7 @@
 use crate::{
     candidate::Candidate,
     error::PlanError,
-    evaluate::Evaluator,
+    evaluate::{Evaluator, as_it_is},
     outcome::{Decision, MemoryUse},
     task::{Limits, Task},
 };
@@ -30,7 +30,8 @@ pub(crate) struct Fit {
 }
 
 impl Fit {
-    /// Make a job fit at the least cost in computation.
+    /// Make a job fit so that a step takes the least time. Ways are replayed, because one that computes less may hide less of the
+    /// communication.
     pub fn of(task: &Task, limits: &Limits) -> Result<Fit, PlanError> {
         let before = task.layered.as_ref().and_then(Layered::peak_memory);
         let fit = Fit {
@@ -48,8 +49,13 @@ impl Fit {
         if peak <= limit.0 {
             return Ok(fit);
         }
-        let ways = PASSES.iter().filter_map(|passes| Way::of(layered, *passes, limit.0));
-        let best = ways.min_by_key(|way| way.cost).ok_or_else(|| {
+        let mut ways = Vec::with_capacity(PASSES.len());
+        for way in PASSES.iter().filter_map(|passes| Way::of(layered, *passes, limit.0)) {
+            let layered = Some(way.applied(layered));
+            ways.push((as_it_is(&Task { layered, ..task.clone() })?, way));
+        }
+        let best = ways.into_iter().min_by(|one, other| one.0.total_cmp(&other.0));
+        let (_, best) = best.ok_or_else(|| {
             let kept: u64 = layered.layers.iter().map(|layer| layer.activation_bytes).sum();
             PlanError::TooLarge { needed: ByteSize(peak - kept), limit }
         })?;
@@ -143,8 +149,6 @@ struct Way {
     /// Layers by their place.
     recomputed: Vec<usize>,
     peak: u64,
-    /// Nanoseconds of computation that it adds to a step, on the slowest worker.
-    cost: u64,
 }
 
 impl Way {
@@ -161,7 +165,7 @@ impl Way {
         order.sort_by(|one, other| {
             (kept[*other] as f64 / time(*other)).total_cmp(&(kept[*one] as f64 / time(*one)))
         });
-        let mut way = Way { passes, recomputed: Vec::new(), peak: 0, cost: 0 };
+        let mut way = Way { passes, recomputed: Vec::new(), peak: 0 };
         let mut again = 0;
         let mut remaining: u64 = kept.iter().sum();
         let mut order = order.into_iter();
@@ -178,8 +182,6 @@ impl Way {
             way.recomputed.push(place);
         }
         way.recomputed.sort_unstable();
-        let before = computation(layered);
-        way.cost = computation(&way.applied(layered)).saturating_sub(before);
         Some(way)
     }
 
@@ -214,11 +216,4 @@ impl Way {
 fn forward(layered: &Layered, place: usize) -> u64 {
     let steps = layered.workers.iter().flat_map(|worker| &worker.steps);
     steps.filter_map(|step| step.get(place)).map(|times| times.forward).max().unwrap_or(0)
-}
-
-/// Nanoseconds of computation in all steps of the slowest worker.
-fn computation(layered: &Layered) -> u64 {
-    let all = |times: &LayerTimes| times.each().iter().sum::<u64>();
-    let workers = layered.workers.iter();
-    workers.map(|worker| worker.steps.iter().flatten().map(all).sum()).max().unwrap_or(0)
 }

@@ -242,6 +242,15 @@ fn memory_limits_are_kept_or_refused() {
 }
 
 #[test]
+fn where_wires_are_the_limit_a_forward_pass_again_is_cheaper_than_passes_that_send_nothing() {
+    let task = task(&[(250_000, 400, 800); 5], 4, 1e9, false);
+    let needed = task.layered.as_ref().unwrap().peak_memory().unwrap();
+    let limits = Limits { memory: Some(ByteSize(needed - 1000)), ..Limits::default() };
+    let memory = plan(&task, &limits).memory.unwrap();
+    assert!(memory.passes == 1 && !memory.recomputed.is_empty(), "{memory:?}");
+}
+
+#[test]
 fn every_pass_is_named_with_what_it_is_expected_to_gain() {
     let even = task(&[(250_000, 400, 800); 5], 4, 1e9, false);
     // Small tensors that take long to hand over.

@@ -1,6 +1,9 @@
 //! What `paceline optimize` says, as text, as data, and at the head of the plan file. It decides nothing.
 
-use super::{handing::Handing, verify::Verified};
+use super::{
+    handing::Handing,
+    verify::{Verdict, Verified},
+};
 use crate::scenario::Loaded;
 use paceline_job::Rate;
 use paceline_plan::{Outcome, Task};
@@ -142,11 +145,21 @@ impl Report {
         match output {
             Some(path) => {
                 let path = path.display();
-                let _ = writeln!(
-                    text,
-                    "\nWritten to {path}. Apply it: paceline run -n {} --plan {path} -- PROGRAM",
-                    self.workers
-                );
+                let command = format!("paceline run -n {} --plan {path} -- PROGRAM", self.workers);
+                let _ = match self.verified.as_ref().map(Verified::verdict) {
+                    None | Some(Verdict::Faster) => {
+                        writeln!(text, "\nWritten to {path}. Apply it: {command}")
+                    }
+                    Some(Verdict::Unclear) => writeln!(
+                        text,
+                        "\nWritten to {path}. These runs do not show that it is worth applying; to apply it: {command}"
+                    ),
+                    Some(Verdict::Slower) => writeln!(
+                        text,
+                        "\nWritten to {path}, but it made steps longer: do not apply it. Record a trace on a machine as busy as it \
+                         usually is, and plan again."
+                    ),
+                };
             }
             None => {
                 let _ = write!(text, "\n{}", self.file());

@@ -39,6 +39,15 @@ impl Verified {
         }
     }
 
+    /// What to do with the plan.
+    pub fn verdict(&self) -> Verdict {
+        match (self.inside_spread, self.measured_ratio < 1.0) {
+            (true, _) => Verdict::Unclear,
+            (false, true) => Verdict::Faster,
+            (false, false) => Verdict::Slower,
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let percent = |ratio: f64| 100.0 * (ratio - 1.0);
@@ -58,6 +67,17 @@ impl Verified {
             percent(highest),
         )
     }
+}
+
+/// What runs with and without a plan come down to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All runs with it were faster.
+    Faster,
+    /// All runs with it were slower.
+    Slower,
+    /// Neither.
+    Unclear,
 }
 
 /// What several runs said.
@@ -189,6 +209,7 @@ mod tests {
         );
         assert_eq!(noise.measured_ratio, 0.65);
         assert!(noise.inside_spread);
+        assert_eq!(noise.verdict(), Verdict::Unclear);
         assert!(noise.text().contains("-35.0 %, which is inside the spread"), "{}", noise.text());
         assert!(noise.text().contains("anew from the runs before"), "{}", noise.text());
     }
@@ -226,6 +247,9 @@ mod tests {
     fn runs_that_are_all_shorter_show_a_gain() {
         let gain = Verified::of(&[100.0, 104.0, 98.0], &[80.0, 84.0, 78.0], &[0.8, 0.81, 0.8]);
         assert!(!gain.inside_spread);
+        assert_eq!(gain.verdict(), Verdict::Faster);
+        let loss = Verified::of(&[80.0, 84.0, 78.0], &[100.0, 104.0, 98.0], &[0.8, 0.81, 0.8]);
+        assert_eq!(loss.verdict(), Verdict::Slower);
         assert!(!gain.text().contains("inside the spread"), "{}", gain.text());
     }
 }

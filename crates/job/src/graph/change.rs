@@ -2,9 +2,13 @@
 
 use super::{Graph, NodeId, Operation, OperationKind, Role};
 use crate::{Dtype, Rank, trace::Phase};
+use std::collections::HashMap;
 
 /// Phases whose length follows the batch.
 const OF_SAMPLES: [Phase; 2] = [Phase::Forward, Phase::Backward];
+
+/// So many times as long as the worker in the middle is more than noise.
+const STRAGGLES: f64 = 1.05;
 
 impl Graph {
     /// A device so many times as fast: all that is computed takes so much less. Gaps, which are the host's, stay.
@@ -45,28 +49,33 @@ impl Graph {
         self
     }
 
-    /// No straggler: every worker takes as long for a node as the worker in the middle; of two, the faster one. Only where all workers have the
-    /// same nodes in the same order; otherwise nothing changes.
+    /// Workers that take longer for what they compute, gaps included, than the one in the middle (of two, the faster one), with
+    /// how many times as long they take. A few percent are noise.
+    pub fn stragglers(&self) -> Vec<(Rank, f64)> {
+        let totals: Vec<u64> = self.busy().iter().map(|phases| phases.values().sum()).collect();
+        let Some(middle) = middle(totals.iter().copied()) else { return Vec::new() };
+        let slowness = totals.iter().map(|total| *total as f64 / middle.max(1) as f64);
+        let ranks = (0..).map(Rank).zip(slowness);
+        ranks.filter(|(_, slowness)| *slowness > STRAGGLES).collect()
+    }
+
+    /// No straggler: whoever is one takes no longer for any phase than the worker in the middle does. Its nodes keep their
+    /// proportions, so they need not be those of others.
     pub fn without_straggler(mut self) -> Graph {
-        let lists: Vec<Vec<NodeId>> = self.nodes_by_worker();
-        let Some(count) = lists.first().map(Vec::len) else { return self };
-        if lists.iter().any(|list| list.len() != count) {
-            return self;
-        }
-        let mut values = Vec::with_capacity(lists.len());
-        for place in 0..count {
-            let gaps = |graph: &Graph, node: NodeId| graph.nodes[node.index()].gap;
-            let lengths = |graph: &Graph, node: NodeId| graph.nodes[node.index()].length;
-            let mut middle = |of: &dyn Fn(&Graph, NodeId) -> u64| {
-                values.clear();
-                values.extend(lists.iter().map(|list| of(&self, list[place])));
-                values.sort_unstable();
-                values[(values.len() - 1) / 2]
-            };
-            let (gap, length) = (middle(&gaps), middle(&lengths));
-            for list in &lists {
-                let node = &mut self.nodes[list[place].index()];
-                (node.gap, node.length) = (gap, length);
+        let busy = self.busy();
+        for (rank, _) in self.stragglers() {
+            let own = &busy[rank.index()];
+            let factors: HashMap<Phase, f64> = own
+                .iter()
+                .map(|(phase, own)| {
+                    let all = busy.iter().map(|one| one.get(phase).copied().unwrap_or(0));
+                    (*phase, middle(all).unwrap_or(0) as f64 / (*own).max(1) as f64)
+                })
+                .collect();
+            for node in self.nodes.iter_mut().filter(|node| node.rank == rank) {
+                let factor = factors[&node.phase].min(1.0);
+                node.length = scaled(node.length, factor);
+                node.gap = scaled(node.gap, factor);
             }
         }
         self
@@ -127,20 +136,43 @@ impl Graph {
         lists
     }
 
+    /// Nanoseconds of each worker's nodes and of the gaps before them.
+    fn busy(&self) -> Vec<HashMap<Phase, u64>> {
+        let mut busy = vec![HashMap::new(); self.workers.len()];
+        for node in &self.nodes {
+            *busy[node.rank.index()].entry(node.phase).or_default() += node.gap + node.length;
+        }
+        busy
+    }
+
     fn scale(&mut self, which: impl Fn(Phase) -> bool, factor: f64) {
         for node in &mut self.nodes {
             if which(node.phase) {
-                node.length = (node.length as f64 * factor).round() as u64;
+                node.length = scaled(node.length, factor);
             }
         }
     }
+}
+
+fn scaled(nanoseconds: u64, factor: f64) -> u64 {
+    (nanoseconds as f64 * factor).round() as u64
+}
+
+/// The lesser one of two in the middle.
+fn middle(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        graph::layered::{LayerTimes, Layered},
+        graph::{
+            Node,
+            layered::{LayerTimes, Layered},
+        },
         trace::{Layer, Tensor},
     };
 
@@ -182,15 +214,36 @@ mod tests {
     fn of_two_workers_the_slower_one_is_the_straggler() {
         let pair = graph().with_workers(2);
         let mut slow = pair.clone();
-        for (place, node) in slow.nodes.iter_mut().enumerate() {
-            // Now the one, now the other.
-            if place % 2 == node.rank.index() {
-                node.length *= 3;
-            }
+        for node in slow.nodes.iter_mut().filter(|node| node.rank == Rank(1)) {
+            node.length *= 3;
         }
-        let sum = |graph: &Graph| graph.nodes.iter().map(|node| node.length).sum::<u64>();
-        let without = slow.clone().without_straggler();
-        assert!(sum(&without) <= sum(&pair) && sum(&pair) < sum(&slow));
+        assert_eq!(slow.stragglers(), [(Rank(1), 3.0)]);
+        assert_eq!(slow.without_straggler(), pair);
+    }
+
+    #[test]
+    fn workers_of_whom_now_one_is_slower_and_now_the_other_are_no_stragglers() {
+        let mut uneven = graph().with_workers(2);
+        for node in uneven.nodes.iter_mut().filter(|node| node.length > 0) {
+            let slow = [(Rank(0), Phase::Forward), (Rank(1), Phase::Backward)];
+            node.length += if slow.contains(&(node.rank, node.phase)) { 10 } else { 0 };
+        }
+        assert_eq!(uneven.stragglers(), []);
+        assert_eq!(uneven.clone().without_straggler(), uneven);
+    }
+
+    #[test]
+    fn a_straggler_with_nodes_of_its_own_is_seen_and_loses_what_it_takes_longer() {
+        let mut slow = graph();
+        let extra = slow.nodes.iter().position(|node| node.rank == Rank(2)).unwrap();
+        let node = Node { length: 300, gap: 100, after: Vec::new(), ..slow.nodes[extra].clone() };
+        slow.nodes.push(node);
+        let ranks: Vec<Rank> = slow.stragglers().iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(ranks, [Rank(2)]);
+        let without = slow.without_straggler();
+        let busy = without.busy();
+        let [own, other] = [2, 0].map(|rank: usize| busy[rank].values().sum::<u64>());
+        assert!(own.abs_diff(other) <= 4, "{own} and {other}, but for rounding");
     }
 
     #[test]

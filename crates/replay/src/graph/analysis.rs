@@ -5,12 +5,14 @@ use super::{
     Change, Network, Piece, Played, Scenario, critical_path, links::LinkShare, play, play_out,
 };
 use crate::error::ReplayError;
-use paceline_job::{Time, graph::Graph, trace::Phase};
+use paceline_job::{Rank, Time, graph::Graph, trace::Phase};
 use serde::Serialize;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 /// Gains below this share of a step are not worth a sentence.
 const WORTH_SAYING: f64 = 0.005;
+/// Stragglers that are named; the others are counted.
+const NAMED: usize = 3;
 
 /// What the critical path spends its time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -182,10 +184,10 @@ fn losses(
         }
         Ok(())
     };
-    ask(
-        scenario.graph.clone().without_straggler(),
-        "workers that are slower than the one in the middle, for whom all others wait",
-    )?;
+    let stragglers = scenario.graph.stragglers();
+    if !stragglers.is_empty() {
+        ask(scenario.graph.clone().without_straggler(), &waiting_for(&stragglers))?;
+    }
     ask(
         without(&scenario.graph, |node| node.gap = 0),
         "time between layers or kernels in which nothing was recorded: the host prepares work, loads data or runs Python",
@@ -216,6 +218,22 @@ fn losses(
     }
     found.sort_by(|one, other| other.milliseconds.total_cmp(&one.milliseconds));
     Ok(found)
+}
+
+/// The slowest by name: of many it is enough to know whom to look at first.
+fn waiting_for(stragglers: &[(Rank, f64)]) -> String {
+    let mut slowest = stragglers.to_vec();
+    slowest.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    let named = slowest.iter().take(NAMED);
+    let mut named: Vec<String> =
+        named.map(|(rank, times)| format!("worker {rank} ({times:.2} times as long)")).collect();
+    if slowest.len() > NAMED {
+        named.push(format!("{} more", slowest.len() - NAMED));
+    }
+    format!(
+        "waiting for workers that compute longer than the one in the middle: {}",
+        named.join(", ")
+    )
 }
 
 fn without(graph: &Graph, change: impl Fn(&mut paceline_job::graph::Node)) -> Graph {

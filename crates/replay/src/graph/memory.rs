@@ -95,18 +95,21 @@ struct Equation {
 }
 
 /// Seconds of a hop and of a byte that come nearest to all, both at least nothing and a byte at least what memory takes at its
-/// best.
-fn solve(equations: &[Equation], least_per_byte: f64) -> (f64, f64) {
+/// best: by what was measured when workers met, unless an operation was faster than that, because somebody else was busy then.
+fn solve(equations: &[Equation], met_per_byte: f64) -> (f64, f64) {
     let sum =
         |of: fn(&Equation) -> f64| equations.iter().map(|one| one.weight * of(one)).sum::<f64>();
     let (hh, hb, bb) =
         (sum(|e| e.hops * e.hops), sum(|e| e.hops * e.bytes), sum(|e| e.bytes * e.bytes));
     let (hs, bs) = (sum(|e| e.hops * e.seconds), sum(|e| e.bytes * e.seconds));
+    let most_per_byte = equations.iter().map(|e| e.seconds / e.bytes).fold(f64::INFINITY, f64::min);
+    let least_per_byte = if met_per_byte <= most_per_byte { met_per_byte } else { 0.0 };
     let determinant = hh * bb - hb * hb;
     // Of one length it cannot be told what is whose.
-    let both = determinant > 1e-9 * hh * bb;
-    let per_byte = if both { (hh * bs - hb * hs) / determinant } else { least_per_byte };
-    let per_byte = per_byte.max(least_per_byte);
+    let fitted = (determinant > 1e-9 * hh * bb).then(|| (hh * bs - hb * hs) / determinant);
+    let per_byte = fitted.unwrap_or(0.0).max(least_per_byte);
+    // If nobody knows, all of it is bytes: what is larger than anything seen does not come for nothing then.
+    let per_byte = if per_byte > 0.0 { per_byte } else { most_per_byte };
     let latency = if hh > 0.0 { (hs - hb * per_byte) / hh } else { 0.0 };
     if latency >= 0.0 {
         return (latency, per_byte);
@@ -176,6 +179,21 @@ mod tests {
         let scenario = recorded(2, "ring", [60_000; 3], link(1e10, 200));
         let found = memory(&scenario).unwrap();
         assert!((found.latency.as_secs_f64() / 200e-6 - 1.0).abs() < 0.05, "{found:?}");
+    }
+
+    #[test]
+    fn a_rate_slower_than_what_operations_took_is_not_believed() {
+        let mut scenario = recorded(2, "ring", [6, 60_000, 600_000], link(5e8, 80));
+        scenario.memory = link(5e7, 80);
+        let found = memory(&scenario).unwrap();
+        assert!((found.rate.bytes_per_second() / 5e8 - 1.0).abs() < 0.05, "{found:?}");
+        assert!((found.latency.as_secs_f64() / 80e-6 - 1.0).abs() < 0.05, "{found:?}");
+
+        let mut scenario = recorded(2, "ring", [60_000; 3], link(5e8, 80));
+        scenario.memory = link(5e7, 80);
+        let found = memory(&scenario).unwrap();
+        assert_eq!(found.latency, Duration::ZERO, "{found:?}");
+        assert!(found.rate.bytes_per_second() > 2e8, "{found:?}");
     }
 
     #[test]
