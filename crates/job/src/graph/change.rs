@@ -1,7 +1,10 @@
 //! What-if: graphs of the same job under other conditions. Each change says what it takes for granted.
 
-use super::{Graph, NodeId, Operation, OperationKind, Role};
-use crate::{Dtype, Rank, trace::Phase};
+use super::{Graph, NodeId, Operation, OperationKind, Role, Sequence};
+use crate::{
+    Dtype, Rank,
+    trace::{LaneKind, Phase},
+};
 use std::collections::HashMap;
 
 /// Phases whose length follows the batch.
@@ -11,13 +14,15 @@ const OF_SAMPLES: [Phase; 2] = [Phase::Forward, Phase::Backward];
 const STRAGGLES: f64 = 1.05;
 
 impl Graph {
-    /// A device so many times as fast: all that is computed takes so much less. Gaps, which are the host's, stay.
+    /// A device so many times as fast: all that is computed takes so much less. Gaps stay, and where streams of a device
+    /// compute, so do the host's threads: launching takes them as long as before.
     pub fn with_device(mut self, speed: f64) -> Graph {
         self.scale(|phase| phase != Phase::Other, 1.0 / speed);
         self
     }
 
-    /// So many times as many samples in a step: forward and backward passes take so much longer, updates do not.
+    /// So many times as many samples in a step: forward and backward passes take so much longer, updates do not. Where streams
+    /// of a device compute the passes, the host launches as many kernels as before and takes as long for it.
     pub fn with_batch(mut self, factor: f64) -> Graph {
         self.scale(|phase| OF_SAMPLES.contains(&phase), factor);
         self
@@ -145,10 +150,22 @@ impl Graph {
         busy
     }
 
+    /// Let what is computed in some phases take another time: by streams, on a worker that has any that compute, else by threads.
     fn scale(&mut self, which: impl Fn(Phase) -> bool, factor: f64) {
-        for node in &mut self.nodes {
-            if which(node.phase) {
-                node.length = scaled(node.length, factor);
+        for worker in &self.workers {
+            let (streams, threads): (Vec<&Sequence>, Vec<&Sequence>) =
+                worker.lanes.iter().partition(|sequence| sequence.lane.kind == LaneKind::Stream);
+            let computes = |id: &NodeId| {
+                let node = &self.nodes[id.index()];
+                node.phase != Phase::Other && node.length > 0
+            };
+            let on_device = streams.iter().any(|stream| stream.nodes.iter().any(computes));
+            let lanes = if on_device { streams } else { threads };
+            for id in lanes.iter().flat_map(|lane| &lane.nodes) {
+                let node = &mut self.nodes[id.index()];
+                if which(node.phase) {
+                    node.length = scaled(node.length, factor);
+                }
             }
         }
     }
@@ -170,10 +187,10 @@ mod tests {
     use super::*;
     use crate::{
         graph::{
-            Node,
+            Node, Worker,
             layered::{LayerTimes, Layered},
         },
-        trace::{Layer, Tensor},
+        trace::{Lane, Layer, Tensor},
     };
 
     fn graph() -> Graph {
@@ -197,6 +214,36 @@ mod tests {
         let device = graph().with_device(2.0);
         assert_eq!(total(&device, 1, Phase::Forward), 10);
         assert_eq!(total(&device, 1, Phase::Update), 3);
+    }
+
+    /// A host that launches for 10 ns what a device computes for 100 ns.
+    fn launched(kind: LaneKind) -> Graph {
+        let mut graph = Graph { steps: 1, ..Graph::default() };
+        let mut lanes = Vec::new();
+        for (kind, length) in [(LaneKind::Thread, 10), (kind, 100)] {
+            let id = NodeId(graph.nodes.len() as u32);
+            graph.nodes.push(Node {
+                name: "n".into(),
+                rank: Rank(0),
+                phase: Phase::Forward,
+                role: Role::Work,
+                length,
+                gap: 0,
+                after: Vec::new(),
+            });
+            lanes.push(Sequence { lane: Lane { name: String::new(), kind }, nodes: vec![id] });
+        }
+        graph.workers.push(Worker { host: "a".into(), lanes });
+        graph
+    }
+
+    #[test]
+    fn where_a_device_computes_the_host_takes_as_long_as_before() {
+        let lengths = |graph: Graph| [graph.nodes[0].length, graph.nodes[1].length];
+        assert_eq!(lengths(launched(LaneKind::Stream).with_batch(2.0)), [10, 200]);
+        assert_eq!(lengths(launched(LaneKind::Stream).with_device(2.0)), [10, 50]);
+        assert_eq!(lengths(launched(LaneKind::Thread).with_batch(2.0)), [20, 200]);
+        assert_eq!(lengths(launched(LaneKind::Thread).with_device(2.0)), [5, 50]);
     }
 
     #[test]
