@@ -153,7 +153,7 @@ fn described(event: Event, operation: &Operation, uses: u64) -> Event {
         .category(words::OPERATION)
         .with(words::OPERATION, operation.kind.word())
         .with(words::USE, uses)
-        .with(words::BYTES, operation.elements * operation.dtype.size() as u64)
+        .with(words::BYTES, operation.bytes())
         .with(words::DTYPE, operation.dtype.to_string())
         .with(words::PRIORITY, operation.priority);
     if operation.members.is_empty() {

@@ -13,6 +13,7 @@ mod handing;
 pub mod layered;
 mod observed;
 mod pieces;
+mod tangled;
 mod times;
 mod wire;
 
@@ -129,6 +130,13 @@ pub struct Operation {
     /// Nanoseconds from the last post that a member [needs](OperationKind::needs) to its end, for each member in order, as
     /// recorded; empty if it was not.
     pub recorded: Vec<u64>,
+}
+
+impl Operation {
+    /// What a member contributes.
+    pub fn bytes(&self) -> u64 {
+        self.elements.saturating_mul(self.dtype.size() as u64)
+    }
 }
 
 /// What an operation does.

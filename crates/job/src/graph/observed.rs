@@ -6,21 +6,32 @@ use super::{
     build::{BuildError, Job, measured},
     clocks::Clocks,
     pieces::{self, Piece},
+    tangled::tangled,
 };
 use crate::{
     CollectiveKind, Dtype, Rank,
     trace::{
         Collective, Kind, LaneKind, Phase, Problem, SEND_RECEIVE, Span, SpanId, Stamp, Trace,
-        WorkerTrace,
+        WorkerTrace, match_collectives,
     },
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// The steps of a trace as they were seen.
 pub(super) fn job(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Result<Job, BuildError> {
+    // What does not fit together is reported with the trace.
+    let (matched, _) = match_collectives(trace);
+    let parts = matched.iter().enumerate().flat_map(|(number, it)| {
+        it.parts.iter().map(move |(place, span)| ((Rank(*place as u32), *span), number))
+    });
     let mut building = Building {
         graph: Graph { steps: steps.len() as u32, ..Graph::default() },
+        matched: parts.collect(),
         operations: HashMap::new(),
+        names: HashMap::new(),
         posts: Vec::new(),
         problems: Vec::new(),
     };
@@ -28,6 +39,7 @@ pub(super) fn job(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Result<Job, 
         building.worker(Rank(place as u32), worker, clocks, steps);
     }
     building.settle(trace);
+    building.untangle();
     Ok(Job {
         measured: measured(trace, clocks, steps),
         graph: building.graph,
@@ -38,8 +50,12 @@ pub(super) fn job(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Result<Job, 
 
 struct Building {
     graph: Graph,
-    /// By group, and sequence or ordinal.
-    operations: HashMap<(String, u64), OperationId>,
+    /// Collectives of workers that are the same one have the same number.
+    matched: HashMap<(Rank, SpanId), usize>,
+    /// By that number.
+    operations: HashMap<usize, OperationId>,
+    /// How many operations of a step have a name.
+    names: HashMap<(usize, Arc<str>), u64>,
     /// For each operation and worker: when it took part, and when it was over.
     posts: Vec<Vec<(Rank, Stamp, Stamp)>>,
     problems: Vec<Problem>,
@@ -77,7 +93,7 @@ impl Building {
             let nodes = (begin..self.graph.nodes.len() as u32).map(NodeId).collect();
             sequences.push(Sequence { lane: lane.clone(), nodes });
         }
-        self.operations_of(rank, worker, clocks, &lanes, first);
+        self.operations_of(rank, worker, clocks, &windows, &lanes, first);
         self.ends_of_steps(rank, worker, &windows, &lanes, first, from);
         self.graph.workers.push(Worker { host: worker.host.clone(), lanes: sequences });
     }
@@ -122,6 +138,7 @@ impl Building {
         rank: Rank,
         worker: &WorkerTrace,
         clocks: &Clocks,
+        windows: &[(Stamp, Stamp)],
         lanes: &[Vec<Piece>],
         first: u32,
     ) {
@@ -132,24 +149,25 @@ impl Building {
                 found.push((piece.span, NodeId(number)));
             }
         }
-        // Where nothing numbers operations, they are matched in the order in which each group has them.
         found.sort_unstable_by_key(|(span, _)| *span);
-        let mut ordinals: HashMap<&str, u64> = HashMap::new();
         for (id, node) in found {
             let span = &worker.spans[id.0 as usize];
             let Kind::Collective(collective) = &span.kind else { continue };
-            let ordinal = ordinals.entry(&collective.group).or_default();
-            *ordinal += 1;
-            let key = (collective.group.to_string(), collective.sequence.unwrap_or(*ordinal));
             let next = OperationId(self.graph.operations.len() as u32);
-            let operation = *self.operations.entry(key).or_insert(next);
+            let number = self.matched.get(&(rank, id));
+            let operation = number.map_or(next, |it| *self.operations.entry(*it).or_insert(next));
+            let mut described = described(collective);
             if operation == next {
-                self.graph.operations.push(described(collective));
+                let step = windows.partition_point(|window| window.0 <= span.begin);
+                described.name = self.name(step, collective);
+                self.graph.operations.push(described);
                 self.posts.push(Vec::new());
             } else {
-                // Of a broadcast only the root says how much it is.
+                // Of a broadcast only the root says how much it is; of others, perhaps only some of them do.
                 let known = &mut self.graph.operations[operation.index()];
-                known.elements = known.elements.max(described(collective).elements);
+                if known.bytes() < described.bytes() {
+                    (known.elements, known.dtype) = (described.elements, described.dtype);
+                }
             }
             let stamps =
                 (clocks.common(worker.rank, span.begin), clocks.common(worker.rank, span.end()));
@@ -158,6 +176,19 @@ impl Building {
             let wait = &mut self.graph.nodes[node.index() + 1];
             (wait.role, wait.length, wait.gap) = (Role::Await(operation), 0, 0);
         }
+    }
+
+    /// Engines know operations by their names, so no two of a step have the same.
+    fn name(&mut self, step: usize, collective: &Collective) -> Arc<str> {
+        let group = &collective.group;
+        let name = match &collective.tensor {
+            Some(tensor) => tensor.clone(),
+            None if group.is_empty() => collective.operation.clone(),
+            None => format!("{} of group {group}", collective.operation).into(),
+        };
+        let count = self.names.entry((step, name.clone())).or_default();
+        *count += 1;
+        if *count == 1 { name } else { format!("{name} ({count})").into() }
     }
 
     /// A step is over when the thread that goes through all of them has done its part: the one on which they are marked, or
@@ -235,6 +266,38 @@ impl Building {
             let text = "operations that not every worker of the trace recorded; they are taken to be among those who did";
             let place = "all workers".to_string();
             self.problems.push(Problem { place, text: text.to_string(), times: alone });
+        }
+    }
+
+    /// Workers that take part in the same operations in orders that contradict each other would wait for ever. What they wait
+    /// for takes each of them as long as it did.
+    fn untangle(&mut self) {
+        let mut times = 0;
+        // Bounded: every turn leaves fewer operations.
+        loop {
+            let tangled = tangled(&self.graph);
+            if tangled.is_empty() {
+                break;
+            }
+            times += tangled.len() as u64;
+            for node in &mut self.graph.nodes {
+                let (Role::Post(operation) | Role::Await(operation)) = node.role else { continue };
+                if !tangled.contains(&operation) {
+                    continue;
+                }
+                if let Role::Await(_) = node.role {
+                    let posts = self.posts[operation.index()].iter();
+                    let own = posts.filter(|(rank, ..)| *rank == node.rank);
+                    node.length = own.map(|(_, post, over)| over.since(*post)).sum();
+                }
+                node.role = Role::Work;
+            }
+        }
+        if times > 0 {
+            let text = "operations that workers took part in in different orders, so that they cannot be the same ones; on each \
+                        worker they take as long as recorded";
+            let place = "all workers".to_string();
+            self.problems.push(Problem { place, text: text.to_string(), times });
         }
     }
 }

@@ -45,8 +45,9 @@ pub fn match_collectives(trace: &Trace) -> (Vec<Matched>, Vec<Problem>) {
     let mut problems = Problems::at("collectives");
     let mut found: BTreeMap<Key, Vec<Part>> = BTreeMap::new();
     let mut unplaced = 0;
+    let sizeless = sizeless(trace);
     for (place, worker) in trace.workers.iter().enumerate() {
-        for (span, key) in numbers(worker, trace.workers.len() > 1, &mut unplaced) {
+        for (span, key) in numbers(worker, trace.workers.len() > 1, &sizeless, &mut unplaced) {
             found.entry(key).or_default().push((place, span));
         }
     }
@@ -73,8 +74,23 @@ fn collective(worker: &WorkerTrace, span: SpanId) -> Option<&Collective> {
     }
 }
 
+/// Groups and what was done in them without every worker saying how much: there, sizes tell nothing apart.
+fn sizeless(trace: &Trace) -> BTreeSet<(Arc<str>, Arc<str>)> {
+    let spans = trace.workers.iter().flat_map(|worker| &worker.spans);
+    let sizeless = spans.filter_map(|span| match &span.kind {
+        Kind::Collective(it) if it.bytes == 0 => Some((it.group.clone(), it.operation.clone())),
+        _ => None,
+    });
+    sizeless.collect()
+}
+
 /// The collectives of one worker and how they are told apart.
-fn numbers(worker: &WorkerTrace, several: bool, unplaced: &mut u64) -> Vec<(SpanId, Key)> {
+fn numbers(
+    worker: &WorkerTrace,
+    several: bool,
+    sizeless: &BTreeSet<(Arc<str>, Arc<str>)>,
+    unplaced: &mut u64,
+) -> Vec<(SpanId, Key)> {
     let mut seen = BTreeMap::<_, u32>::new();
     let mut counts = BTreeMap::<_, u64>::new();
     let mut numbers = Vec::new();
@@ -101,7 +117,8 @@ fn numbers(worker: &WorkerTrace, several: bool, unplaced: &mut u64) -> Vec<(Span
                 continue;
             }
             let operation = collective.operation.clone();
-            let bytes = if uneven(&operation) { 0 } else { collective.bytes };
+            let same = uneven(&operation) || sizeless.contains(&(group.clone(), operation.clone()));
+            let bytes = if same { 0 } else { collective.bytes };
             let count = counts.entry((group.clone(), operation.clone(), bytes, step)).or_default();
             let ordinal = *count;
             *count += 1;
@@ -130,7 +147,7 @@ fn check(
         problems.add(format!(
             "workers of {shown} did different operations at the same time; they are matched all the same"
         ));
-    } else if !uneven(&first.operation) && differ(&first.operation, &all) {
+    } else if !uneven(&first.operation) && differ(&all) {
         problems.add(format!(
             "workers of {shown} gave different sizes to one operation; they are matched all the same"
         ));
@@ -162,10 +179,10 @@ fn reaches_out(worker: &WorkerTrace, span: SpanId) -> bool {
     first.is_some_and(|first| span.begin < first) || last.is_some_and(|last| span.end() > last)
 }
 
-/// Whether members gave sizes that cannot be those of one operation. In a broadcast only its root gives anything.
-fn differ(operation: &str, all: &[&Collective]) -> bool {
-    let has_root = operation == CollectiveKind::Broadcast.word();
-    let mut sizes = all.iter().map(|it| it.bytes).filter(|bytes| *bytes > 0 || !has_root);
+/// Whether members gave sizes that cannot be those of one operation. Those who gave none do not say, or it is a broadcast and
+/// they are not its root.
+fn differ(all: &[&Collective]) -> bool {
+    let mut sizes = all.iter().map(|it| it.bytes).filter(|bytes| *bytes > 0);
     let first = sizes.next();
     sizes.any(|size| Some(size) != first)
 }
@@ -256,6 +273,15 @@ mod tests {
         let (parts, problems) = matched(vec![one, two]);
         assert_eq!(parts, [vec![(0, SpanId(0))], vec![(0, SpanId(1)), (1, SpanId(0))]]);
         assert_eq!(problems.len(), 1, "{problems:?}");
+    }
+
+    #[test]
+    fn a_size_that_a_worker_does_not_say_is_the_size_that_others_say() {
+        let one = worker(0, &[(1, None, "all_reduce", 4), (2, None, "all_reduce", 8)]);
+        let two = worker(1, &[(1, None, "all_reduce", 0), (2, None, "all_reduce", 8)]);
+        let (parts, problems) = matched(vec![one, two]);
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(problems, []);
     }
 
     #[test]

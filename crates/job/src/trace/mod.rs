@@ -197,7 +197,7 @@ impl Span {
 pub enum Kind {
     /// Something was computed or copied.
     Work(Phase),
-    /// The host told a device to do what lists this span in its `after`.
+    /// The host told a device, or a thread of Gloo, to do what lists this span in its `after`.
     Launch,
     /// The host stood still until what is in `after` was over; if that is empty, nobody knows for what.
     Wait,

@@ -223,6 +223,74 @@ fn gloo_s_annotations_are_collectives_of_what_was_posted() {
     assert_eq!(after(&worker, reduce), ["c10d::allreduce_"]);
 }
 
+/// A step of DDP over Gloo: two buckets handed over in the backward pass, of which the first is over before the pass is.
+fn over_gloo() -> Made {
+    let mut made = Made::new(0, 2);
+    made.annotation(MAIN, "ProfilerStep#0", 0, 1000);
+    made.operator(MAIN, "aten::linear", 10, 90).args.insert("Sequence number".into(), 1.into());
+    for (post, carried, thread) in [(150, 200, 300), (350, 360, 301)] {
+        made.operator(MAIN, "autograd::engine::evaluate_function: A", post - 50, 150);
+        let name = "c10d::allreduce_";
+        made.operator(MAIN, name, post, 60)
+            .args
+            .insert("Input Dims".into(), serde_json::json!([[[25]]]));
+        made.annotation(thread, "gloo:all_reduce", carried, if thread == 300 { 50 } else { 340 })
+            .args
+            .insert("Input type".into(), serde_json::json!(["float"]));
+    }
+    made.operator(MAIN, "torch.distributed.ddp.reducer::copy_bucket_to_grad", 460, 10);
+    made.operator(MAIN, "torch.distributed.ddp.reducer::copy_bucket_to_grad", 720, 10);
+    made.annotation(MAIN, "Optimizer.step#SGD.step", 750, 100);
+    made.operator(MAIN, "aten::add_", 760, 50);
+    made
+}
+
+#[test]
+fn threads_wait_for_gloo_after_the_backward_pass_in_the_order_of_posts() {
+    let (worker, problems) = over_gloo().read();
+    let waits: Vec<_> = worker.spans.iter().filter(|span| span.kind == Kind::Wait).collect();
+    let times: Vec<_> = waits.iter().map(|wait| (wait.begin.0, wait.length)).collect();
+    // The first bucket was there: to wait for it took no time, and would if it came later.
+    assert_eq!(times, [(450_000, 0), (470_000, 230_000)]);
+    for (wait, carried) in waits.iter().zip([200, 360]) {
+        let (id, _) = span(&worker, "gloo:all_reduce", carried);
+        assert_eq!(wait.after, [id]);
+    }
+    reported(&problems, "does not say when threads wait for Gloo", 2);
+}
+
+#[test]
+fn what_gloo_is_told_to_do_begins_before_it_is_told_in_full() {
+    let (worker, _) = over_gloo().read();
+    let (_, post) = span(&worker, "c10d::allreduce_", 150);
+    let (_, carried) = span(&worker, "gloo:all_reduce", 200);
+    assert!(carried.begin < post.end());
+    assert_eq!(post.kind, Kind::Launch);
+}
+
+#[test]
+fn a_collective_of_gloo_outside_of_backward_is_waited_for_at_once() {
+    let mut made = over_gloo();
+    made.operator(MAIN, "c10d::allreduce_", 860, 5);
+    made.annotation(300, "gloo:all_reduce", 862, 40);
+    made.operator(MAIN, "aten::item", 920, 5);
+    let (worker, problems) = made.read();
+    let (id, _) = span(&worker, "gloo:all_reduce", 862);
+    let wait = worker.spans.iter().find(|span| span.after == [id]).expect("it is waited for");
+    assert_eq!((&wait.kind, wait.begin.0, wait.length), (&Kind::Wait, 865_000, 37_000));
+    reported(&problems, "does not say how much it carries", 1);
+}
+
+#[test]
+fn a_wait_for_gloo_that_the_times_refute_is_not_taken() {
+    let mut made = over_gloo();
+    made.operator(MAIN, "autograd::engine::evaluate_function: B", 451, 2);
+    made.operator(MAIN, "c10d::broadcast_", 452, 1);
+    made.annotation(302, "gloo:broadcast", 455, 500);
+    let (_, problems) = made.read();
+    reported(&problems, "nothing waits for it", 1);
+}
+
 #[test]
 fn what_is_wrong_is_reported_and_the_rest_is_read() {
     let mut made = Made::training(0, 1, 2);

@@ -38,7 +38,10 @@ pub enum Piece {
 
 /// The pieces from `since` to the end of the last step, in order of time. What began earlier is cut off there.
 pub fn critical_path(graph: &Graph, played: &Played, since: Time) -> Vec<Piece> {
-    let last = (0..graph.nodes.len()).max_by_key(|&node| (played.ends[node], node));
+    // Operations that nobody waits for may go on after the last step.
+    let ends =
+        (0..graph.nodes.len()).filter(|&node| matches!(graph.nodes[node].role, Role::StepEnd(_)));
+    let last = ends.max_by_key(|&node| (played.ends[node], node));
     let mut pieces = Vec::new();
     let posts = OnceCell::new();
     let Some(mut node) = last.map(|node| NodeId(node as u32)) else { return pieces };

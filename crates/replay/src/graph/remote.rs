@@ -280,7 +280,7 @@ fn size(operation: &Operation, workers: usize) -> usize {
 
 /// Length of the tensor.
 pub(super) fn bytes(operation: &Operation) -> f64 {
-    (operation.elements * operation.dtype.size() as u64) as f64
+    operation.bytes() as f64
 }
 
 /// Bytes that cross each member's wire if all members send alike.

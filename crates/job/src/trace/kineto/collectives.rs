@@ -80,6 +80,8 @@ pub fn name(
                 words::operation(&raw.name).and_then(|word| posts.next(word, raw.begin))
         {
             spans[at].after.push(SpanId(post as u32));
+            // Gloo's thread begins while this one is still handing over.
+            spans[post].kind = Kind::Launch;
             sources.extend(
                 gathered.notes[post]
                     .collective

@@ -12,6 +12,7 @@
 mod collectives;
 mod device;
 mod gather;
+mod gloo;
 mod nesting;
 mod threads;
 
@@ -54,6 +55,7 @@ fn worker(mut gathered: Gathered, header: &chrome::Header, problems: &mut Proble
     let groups = collectives::Groups::of(header);
     collectives::name(&gathered, &nesting, &groups, &mut spans, problems);
     device::wait_for_collectives(&gathered, &nesting, &mut spans, problems);
+    gloo::wait_for_collectives(&gathered, &nesting, &mut spans, problems);
     threads::wait_for_backward(&gathered, &nesting, &mut spans);
     device::split_blocking_copies(&gathered, &mut spans);
     let mut worker = WorkerTrace {

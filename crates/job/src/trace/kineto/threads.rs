@@ -19,11 +19,7 @@ const NAME: &str = "wait for backward";
 /// back there. Adds spans.
 pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec<Span>) {
     let Some(caller) = caller(gathered, nesting) else { return };
-    // What the caller does, without what lies inside: annotations around everything are no work.
-    let busy: Vec<usize> = (0..gathered.raw.len())
-        .filter(|at| gathered.raw[*at].lane == caller && !matches!(spans[*at].kind, Kind::Scope))
-        .filter(|at| nesting.ancestors(*at).all(|it| matches!(spans[it].kind, Kind::Scope)))
-        .collect();
+    let busy = busy(gathered, nesting, spans, caller);
     let others: Vec<usize> = (0..gathered.raw.len())
         .filter(|at| {
             let raw = &gathered.raw[*at];
@@ -83,6 +79,15 @@ pub fn wait_for_backward(gathered: &Gathered, nesting: &Nesting, spans: &mut Vec
             after: last.values().map(|it| SpanId(*it as u32)).collect(),
         });
     }
+}
+
+/// What a thread does, in order, without what lies inside: annotations around everything are no work.
+pub fn busy(gathered: &Gathered, nesting: &Nesting, spans: &[Span], lane: LaneId) -> Vec<usize> {
+    let scope = |at: usize| matches!(spans[at].kind, Kind::Scope);
+    (0..gathered.raw.len())
+        .filter(|at| gathered.raw[*at].lane == lane && !scope(*at))
+        .filter(|at| nesting.ancestors(*at).all(scope))
+        .collect()
 }
 
 /// The thread with most of the forward pass.
