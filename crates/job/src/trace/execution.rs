@@ -4,6 +4,7 @@
 use super::{
     Collective, Kind, LaneId, LaneKind, Phase, Span, Stamp, WorkerTrace,
     assemble::{self, Lanes, Names},
+    items::{Items, Shape},
     problems::Problems,
     words,
 };
@@ -11,10 +12,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::HashMap, sync::Arc};
 
-#[derive(Deserialize)]
-struct File {
-    nodes: Vec<Value>,
-}
+/// How nodes lie in a file.
+pub(super) const SHAPE: Shape =
+    Shape { list: "nodes", one: "a node", many: "nodes", may_stay_open: false };
 
 #[derive(Deserialize)]
 struct Node {
@@ -114,22 +114,11 @@ fn elements(shape: &Value) -> Option<u64> {
     shape.as_array()?.iter().try_fold(1_u64, |product, it| product.checked_mul(it.as_u64()?))
 }
 
-/// Read a whole file.
-pub(super) fn import(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
-    let file: File = match serde_json::from_slice(bytes) {
-        Ok(file) => file,
-        Err(error) => {
-            problems.add(format!("the JSON cannot be read ({error})"));
-            return WorkerTrace::default();
-        }
-    };
-    let mut nodes: Vec<Node> = Vec::new();
-    for value in file.nodes {
-        match serde_json::from_value(value) {
-            Ok(node) => nodes.push(node),
-            Err(_) => problems.add("a node cannot be read; it is left out"),
-        }
-    }
+/// Read a file as far as it goes.
+pub(super) fn import(mut items: Items, problems: &mut Problems) -> WorkerTrace {
+    let next = || items.next(|json| serde_json::from_slice(json));
+    let mut nodes: Vec<Node> = std::iter::from_fn(next).collect();
+    problems.add_all(items.finish().1);
     nodes.sort_by_key(|node| node.id);
     let before = nodes.len();
     nodes.dedup_by_key(|node| node.id);
@@ -188,23 +177,39 @@ fn spans(nodes: &[Node], problems: &mut Problems) -> WorkerTrace {
 mod tests {
     use super::*;
 
+    fn read(json: &str) -> (WorkerTrace, Vec<crate::trace::Problem>) {
+        let mut problems = Problems::at("test");
+        let input = std::io::Cursor::new(json.to_owned());
+        let worker = import(Items::new(input, "test", SHAPE).unwrap(), &mut problems);
+        (worker, problems.into_list())
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_gives_the_operators_before_the_cut() {
+        let (worker, problems) = read(
+            r#"{"schema": "1.1.0", "nodes": [{"id": 2, "name": "aten::mul", "ctrl_deps": 1},
+            {"id": 3, "name": "aten::a"#,
+        );
+        assert_eq!(worker.spans.len(), 1);
+        assert!(problems[0].text.contains("in the middle of a node"), "{problems:?}");
+    }
+
     #[test]
     fn operators_keep_their_order_and_collectives_their_size() {
-        let json = br#"{"schema": "1.1.0", "nodes": [
+        let json = r#"{"schema": "1.1.0", "nodes": [
             {"id": 9, "name": "nccl:all_reduce", "ctrl_deps": 8,
              "inputs": {"values": [], "shapes": [[10, 20]], "types": ["Tensor(float)"]},
              "attrs": [{"name": "tid", "type": "uint64", "value": 2}]},
             {"id": 8, "name": "autograd::engine::evaluate_function: X", "ctrl_deps": 1, "attrs": []},
             {"id": 10, "name": "aten::mul", "ctrl_deps": 8, "attrs": []},
             {"id": 10, "name": "again"}, {"name": "no id"}]}"#;
-        let mut problems = Problems::at("test");
-        let worker = import(json, &mut problems);
+        let (worker, problems) = read(json);
         let kinds: Vec<_> = worker.spans.iter().map(|span| &span.kind).collect();
         assert_eq!(kinds[0], &Kind::Scope);
         let Kind::Collective(collective) = kinds[1] else { panic!("{kinds:?}") };
         assert_eq!((&*collective.operation, collective.bytes), ("all_reduce", 800));
         assert_eq!(kinds[2], &Kind::Work(Phase::Backward));
         assert_eq!(worker.lanes.len(), 2);
-        assert_eq!(problems.into_list().len(), 3);
+        assert_eq!(problems.len(), 3);
     }
 }

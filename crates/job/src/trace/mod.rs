@@ -9,6 +9,7 @@ pub mod chrome;
 mod duplicates;
 mod execution;
 mod horovod;
+mod items;
 mod kineto;
 mod matching;
 mod problems;

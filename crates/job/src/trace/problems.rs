@@ -48,6 +48,13 @@ impl Problems {
         self.found[index].times += times;
     }
 
+    /// What somebody else found at the same place.
+    pub fn add_all(&mut self, found: Vec<Problem>) {
+        for Problem { text, times, .. } in found {
+            self.add_times(text, times);
+        }
+    }
+
     /// What was found.
     pub fn into_list(self) -> Vec<Problem> {
         self.found

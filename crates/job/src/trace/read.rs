@@ -2,8 +2,12 @@
 //! format looks is known to the importers only.
 
 use super::{
-    Problem, Trace, WorkerTrace, chakra, chrome, execution, horovod, kineto,
-    matching::match_collectives, problems::Problems, recorded, table,
+    Problem, Trace, WorkerTrace, chakra, chrome, execution, horovod,
+    items::{self, Items, Shape},
+    kineto,
+    matching::match_collectives,
+    problems::Problems,
+    recorded, table,
 };
 use crate::Rank;
 use std::{
@@ -19,7 +23,7 @@ const MOST_FILES: usize = 100_000;
 /// Bytes by which a format is recognised. The first event of a file lies in them, or it is a strange one.
 const HEAD_BYTES: usize = 1 << 16;
 
-/// Bytes of files that are read whole: all but Chrome's.
+/// Bytes of files that are read whole: those that are no JSON.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
 
 /// A trace that cannot be read at all. What is wrong with one that can is in [`Trace::problems`].
@@ -146,7 +150,7 @@ fn read_with(
     let place = path.display().to_string();
     let mut head = Vec::new();
     // A file that is cut off in its first bytes has a head all the same.
-    let begun = chrome::plain(open()?)?.take(HEAD_BYTES as u64).read_to_end(&mut head);
+    let begun = items::plain(open()?)?.take(HEAD_BYTES as u64).read_to_end(&mut head);
     if let Err(error) = begun
         && head.is_empty()
     {
@@ -155,7 +159,7 @@ fn read_with(
     let mut found = Problems::at(&place);
     let whole = |found: &mut Problems| -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let read = chrome::plain(open()?)?.take(MOST_WHOLE_BYTES).read_to_end(&mut bytes);
+        let read = items::plain(open()?)?.take(MOST_WHOLE_BYTES).read_to_end(&mut bytes);
         if let Err(error) = read {
             found.add(format!(
                 "the file cannot be read to its end ({error}); what is before is read"
@@ -163,6 +167,7 @@ fn read_with(
         }
         Ok(bytes)
     };
+    let items = |shape: Shape| Items::new(open()?, &place, shape);
     let (worker, rank) = match Format::of(&head) {
         Some(Format::Recorded) => {
             let reader = chrome::Reader::new(open()?, &place)?;
@@ -185,8 +190,9 @@ fn read_with(
             (imported.worker, imported.rank)
         }
         Some(Format::Chakra) => (chakra::import(&whole(&mut found)?, &mut found), None),
-        Some(Format::ChakraJson) => (chakra::import_json(&whole(&mut found)?, &mut found), None),
-        Some(Format::Execution) => (execution::import(&whole(&mut found)?, &mut found), None),
+        Some(Format::ChakraJson) => (chakra::import_json(items(chakra::SHAPE)?, &mut found), None),
+        Some(Format::Execution) => (execution::import(items(execution::SHAPE)?, &mut found), None),
+        Some(Format::JsonTable) => (table::import_json(items(table::SHAPE)?, &mut found), None),
         Some(Format::Table) => (table::import(&whole(&mut found)?, &mut found), None),
         None => {
             found.add("this is no format that is known here; it is left out");
@@ -219,6 +225,7 @@ enum Format {
     Chakra,
     ChakraJson,
     Execution,
+    JsonTable,
     Table,
 }
 
@@ -230,14 +237,14 @@ impl Format {
         let holds = |key: &str| text.contains(&format!("\"{key}\""));
         match text.as_bytes().first()? {
             b'{' if recorded::recognises(text) => Some(Format::Recorded),
-            b'[' if !holds("ph") => table::recognises(text).then_some(Format::Table),
+            b'[' if !holds("ph") => table::recognises(text).then_some(Format::JsonTable),
             b'[' | b'{' if horovod::recognises(text) => Some(Format::Horovod),
             b'[' => Some(Format::Kineto),
             b'{' if holds("workload_graph") => Some(Format::ChakraJson),
             b'{' if holds("traceEvents") || holds("ph") => Some(Format::Kineto),
             b'{' if holds("nodes") && holds("schema") => Some(Format::Execution),
             b'{' if holds("schemaVersion") || holds("distributedInfo") => Some(Format::Kineto),
-            b'{' if holds("layers") => Some(Format::Table),
+            b'{' if holds("layers") => Some(Format::JsonTable),
             _ if chakra::recognises(head) => Some(Format::Chakra),
             _ => table::recognises(text).then_some(Format::Table),
         }

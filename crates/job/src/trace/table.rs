@@ -17,6 +17,7 @@
 
 use super::{
     Kind, Lane, LaneId, LaneKind, Layer, Phase, Span, Stamp, Step, Tensor, WorkerTrace, assemble,
+    items::{Items, Shape},
     problems::Problems,
 };
 use crate::Dtype;
@@ -28,6 +29,10 @@ const MOST_LAYERS: usize = 1_000_000;
 
 /// No part of a step takes longer than a day: sums stay far from the ends of their range.
 const LONGEST: f64 = 86_400e9;
+
+/// How layers lie in a file of JSON.
+pub(super) const SHAPE: Shape =
+    Shape { list: "layers", one: "a layer", many: "layers", may_stay_open: false };
 
 type Row = Map<String, Value>;
 
@@ -43,36 +48,19 @@ pub(super) fn recognises(text: &str) -> bool {
     has("forward") && has("backward")
 }
 
-/// Read a whole file.
+/// Read a whole file of comma-separated values.
 pub(super) fn import(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
     let text = String::from_utf8_lossy(bytes);
-    let text = text.trim_start_matches('\u{feff}').trim_start();
-    let mut rows =
-        if text.starts_with(['[', '{']) { json(text, problems) } else { csv(text, problems) };
-    if rows.len() > MOST_LAYERS {
-        problems.add(format!("only the first {MOST_LAYERS} layers are read"));
-        rows.truncate(MOST_LAYERS);
-    }
-    step(&rows, problems)
+    let rows = csv(text.trim_start_matches('\u{feff}').trim_start(), problems);
+    step(rows, problems)
 }
 
-fn json(text: &str, problems: &mut Problems) -> Vec<Row> {
-    let value: Value = match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(error) => {
-            problems.add(format!("the JSON cannot be read ({error})"));
-            return Vec::new();
-        }
-    };
-    let list = value.get("layers").unwrap_or(&value).as_array().cloned().unwrap_or_default();
-    let row = |value| match value {
-        Value::Object(row) => Some(row),
-        _ => {
-            problems.add("a layer is no JSON object; it is left out");
-            None
-        }
-    };
-    list.into_iter().filter_map(row).collect()
+/// Read a file of JSON as far as it goes.
+pub(super) fn import_json(mut items: Items, problems: &mut Problems) -> WorkerTrace {
+    let next = || items.next(|json| serde_json::from_slice(json));
+    let rows = std::iter::from_fn(next).collect();
+    problems.add_all(items.finish().1);
+    step(rows, problems)
 }
 
 fn csv(text: &str, problems: &mut Problems) -> Vec<Row> {
@@ -170,7 +158,11 @@ fn tensors(row: &Row, name: &str, problems: &mut Problems) -> Vec<Tensor> {
 }
 
 /// One step: forward through the layers, backward, update.
-fn step(rows: &[Row], problems: &mut Problems) -> WorkerTrace {
+fn step(mut rows: Vec<Row>, problems: &mut Problems) -> WorkerTrace {
+    if rows.len() > MOST_LAYERS {
+        problems.add(format!("only the first {MOST_LAYERS} layers are read"));
+        rows.truncate(MOST_LAYERS);
+    }
     let mut worker = WorkerTrace {
         world: Some(1),
         lanes: vec![Lane { name: "compute".into(), kind: LaneKind::Thread }],
@@ -237,7 +229,13 @@ mod tests {
     fn read(text: &str) -> (WorkerTrace, Vec<crate::trace::Problem>) {
         assert!(recognises(text), "{text}");
         let mut problems = Problems::at("test");
-        (import(text.as_bytes(), &mut problems), problems.into_list())
+        let worker = if text.starts_with(['[', '{']) {
+            let input = std::io::Cursor::new(text.to_owned());
+            import_json(Items::new(input, "test", SHAPE).unwrap(), &mut problems)
+        } else {
+            import(text.as_bytes(), &mut problems)
+        };
+        (worker, problems.into_list())
     }
 
     #[test]
@@ -278,6 +276,16 @@ mod tests {
         assert_eq!(&*worker.layers[1].name, "layer 1");
         let tensor = &worker.layers[1].tensors[0];
         assert_eq!((tensor.elements, tensor.bytes()), (4, 8));
+    }
+
+    #[test]
+    fn json_that_is_cut_off_gives_the_layers_before_the_cut() {
+        let text = r#"[{"name": "a", "forward": 1, "backward": 2}, {"name": "b", "forward": 3, "backward": 4}]"#;
+        for (cut, layers) in [(1, 2), (10, 1), (text.len() - 50, 1)] {
+            let (worker, problems) = read(&text[..text.len() - cut]);
+            assert_eq!(worker.layers.len(), layers, "{cut}");
+            assert!(problems[0].text.contains("the file ends"), "{problems:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,11 @@
 mod layout;
 mod protobuf;
 
-use super::{Phase, WorkerTrace, problems::Problems};
+use super::{
+    Phase, WorkerTrace,
+    items::{Items, Shape},
+    problems::Problems,
+};
 use layout::{Node, NodeType};
 use protobuf::{Fields, Value, delimited};
 use serde::Deserialize;
@@ -114,12 +118,9 @@ fn attribute(value: Value<'_>, node: &mut Node) {
     }
 }
 
-#[derive(Deserialize)]
-struct File {
-    workload_graph: Vec<serde_json::Value>,
-    #[serde(default)]
-    ngpus: Option<u32>,
-}
+/// How nodes lie in a file of JSON.
+pub(super) const SHAPE: Shape =
+    Shape { list: "workload_graph", one: "a node", many: "nodes", may_stay_open: false };
 
 #[derive(Deserialize)]
 struct JsonNode {
@@ -147,21 +148,10 @@ struct JsonNode {
     comm_priority: i64,
 }
 
-/// A JSON file.
-pub(super) fn import_json(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
-    let file: File = match serde_json::from_slice(bytes) {
-        Ok(file) => file,
-        Err(error) => {
-            problems.add(format!("the JSON cannot be read ({error})"));
-            return WorkerTrace::default();
-        }
-    };
+/// A JSON file, as far as it goes.
+pub(super) fn import_json(mut items: Items, problems: &mut Problems) -> WorkerTrace {
     let mut nodes = Vec::new();
-    for value in file.workload_graph {
-        let Ok(node) = serde_json::from_value::<JsonNode>(value) else {
-            problems.add("a node cannot be read; it is left out");
-            continue;
-        };
+    while let Some(node) = items.next(|json| serde_json::from_slice::<JsonNode>(json)) {
         if node.runtime.is_nan() || node.runtime < 0.0 {
             problems.add("a duration is negative or not a number; it is taken to be nothing");
         }
@@ -181,8 +171,11 @@ pub(super) fn import_json(bytes: &[u8], problems: &mut Problems) -> WorkerTrace 
             ..Node::default()
         });
     }
+    let (fields, found) = items.finish();
+    problems.add_all(found);
     let mut worker = layout::worker(nodes, problems);
-    worker.world = file.ngpus.filter(|world| *world > 0);
+    let world = fields.get("ngpus").and_then(serde_json::Value::as_u64);
+    worker.world = world.and_then(|world| u32::try_from(world).ok()).filter(|world| *world > 0);
     worker
 }
 
@@ -279,18 +272,31 @@ mod tests {
 
     #[test]
     fn the_json_form_says_the_same() {
-        let json = br#"{"workload_graph": [
+        let json = r#"{"workload_graph": [
             {"Id": 5, "Name": "ncclKernel_AllReduce", "NodeType": 7, "data_deps": [4], "runtime": 30,
              "is_cpu_op": false, "comm_type": 0, "comm_size": 4096},
             {"Id": 3, "Name": "aten::mm", "NodeType": 4, "data_deps": [], "runtime": 10, "is_cpu_op": true},
             {"Id": 4, "Name": "gemm", "NodeType": 4, "data_deps": [3], "runtime": 20, "is_cpu_op": false}
         ], "ngpus": 8}"#;
         let [mut one, mut two] = [Problems::at("test"), Problems::at("test")];
-        let (json, et) = (import_json(json, &mut one), import(&three(), &mut two));
+        let (json, et) = (read_json(json, &mut one), import(&three(), &mut two));
         assert_eq!((json.spans, json.lanes), (et.spans, et.lanes));
         assert_eq!(json.world, Some(8));
+    }
+
+    fn read_json(json: &str, problems: &mut Problems) -> WorkerTrace {
+        let input = std::io::Cursor::new(json.to_owned());
+        import_json(Items::new(input, "test", SHAPE).unwrap(), problems)
+    }
+
+    #[test]
+    fn json_that_is_cut_off_gives_the_nodes_before_the_cut() {
+        let node = r#"{"Id": 3, "Name": "aten::mm", "NodeType": 4, "runtime": 10}"#;
         let mut problems = Problems::at("test");
-        assert!(import_json(b"{\"workload_graph\": [{}]", &mut problems).spans.is_empty());
-        assert_eq!(problems.into_list().len(), 1);
+        let text = format!("{{\"ngpus\": 2, \"workload_graph\": [{node}, {}", &node[..20]);
+        let worker = read_json(&text, &mut problems);
+        assert_eq!((worker.spans.len(), worker.world), (1, Some(2)));
+        let problems = problems.into_list();
+        assert!(problems[0].text.contains("in the middle of a node"), "{problems:?}");
     }
 }

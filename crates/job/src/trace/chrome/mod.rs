@@ -7,14 +7,12 @@
 mod event;
 mod header;
 mod read;
-mod scan;
 mod time;
 mod write;
 
 pub use event::{Event, Id};
 pub use header::Header;
-pub(super) use read::plain;
-pub use read::{MOST_EVENT_BYTES, MOST_EVENTS, MOST_FIELD_BYTES, Reader};
+pub use read::Reader;
 pub use write::Writer;
 /// What an event, or a file, says besides: names and JSON values.
 pub type Fields = serde_json::Map<String, serde_json::Value>;
