@@ -82,7 +82,11 @@ impl Building {
             }
         }
         let mut sequences = Vec::with_capacity(lanes.len());
-        for (pieces, lane) in lanes.iter().zip(&worker.lanes) {
+        for (place, pieces) in lanes.iter().enumerate() {
+            let place = pieces.first().map_or(place, |piece| {
+                // What is on its way has pieces of its own, and its lane with others.
+                worker.spans[piece.span.0 as usize].lane.0 as usize
+            });
             let begin = self.graph.nodes.len() as u32;
             let mut before = None;
             for piece in pieces {
@@ -91,7 +95,7 @@ impl Building {
                 before = Some(piece.end);
             }
             let nodes = (begin..self.graph.nodes.len() as u32).map(NodeId).collect();
-            sequences.push(Sequence { lane: lane.clone(), nodes });
+            sequences.push(Sequence { lane: worker.lanes[place].clone(), nodes });
         }
         self.operations_of(rank, worker, clocks, &windows, &lanes, first);
         self.ends_of_steps(rank, worker, &windows, &lanes, first, from);
@@ -222,7 +226,8 @@ impl Building {
         let marks = scopes.filter(|span| begins.contains(&span.begin));
         let marked: HashSet<usize> = marks.map(|span| span.lane.0 as usize).collect();
         let is_thread = |lane: usize| worker.lanes[lane].kind == LaneKind::Thread;
-        let home = (0..ends.len()).filter(|lane| !ends[*lane].is_empty()).min_by_key(|&lane| {
+        let lanes = 0..worker.lanes.len();
+        let home = lanes.filter(|lane| !ends[*lane].is_empty()).min_by_key(|&lane| {
             // Where nobody marked the step and it ends with what a device does, so does the worker's part.
             let ends_later = rests(lane) > 0;
             (!marked.contains(&lane), ends_later, !is_thread(lane), rests(lane), lane)

@@ -2,6 +2,7 @@
 //! inside it.
 
 use crate::trace::{Kind, LaneKind, SpanId, Stamp, WorkerTrace};
+use std::collections::HashSet;
 
 /// A part of a span during which nothing inside it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,18 +14,26 @@ pub(super) struct Piece {
     pub first: bool,
 }
 
-/// For each lane its pieces in order, of spans that begin from `from` on and before `to`.
+/// For each lane its pieces in order, of spans that begin from `from` on and before `to`. Behind them, what overlaps on its way between
+/// workers: for each operation that something waits for, its own pieces.
 pub(super) fn of(worker: &WorkerTrace, from: Stamp, to: Stamp) -> Vec<Vec<Piece>> {
+    let awaited: HashSet<SpanId> = worker.spans.iter().flat_map(|it| &it.after).copied().collect();
+    let mut apart = Vec::new();
     let mut lanes: Vec<Lane> = worker.lanes.iter().map(|_| Lane::default()).collect();
     for (index, span) in worker.spans.iter().enumerate() {
         let inside = span.begin >= from && span.begin < to;
         let Some(lane) = lanes.get_mut(span.lane.0 as usize).filter(|_| inside) else { continue };
         let timed = worker.lanes[span.lane.0 as usize].kind != LaneKind::Network;
+        let id = SpanId(index as u32);
         if timed && !matches!(span.kind, Kind::Scope | Kind::Post | Kind::Message(_)) {
-            lane.add(SpanId(index as u32), span.begin, span.end(), &span.kind);
+            lane.add(id, span.begin, span.end(), &span.kind);
+        } else if !timed && matches!(span.kind, Kind::Collective(_)) && awaited.contains(&id) {
+            let mut own = Lane::default();
+            own.add(id, span.begin, span.end(), &span.kind);
+            apart.push(own);
         }
     }
-    lanes.into_iter().map(Lane::finish).collect()
+    lanes.into_iter().chain(apart).map(Lane::finish).collect()
 }
 
 /// A lane as its spans come in, by begin.

@@ -3,10 +3,12 @@
 //! ready, then `ALLREDUCE` with what was done inside.
 //!
 //! Read are the collectives: from when this worker was ready to the end, on one lane where they overlap. What Horovod did
-//! inside (copies into its fusion buffer, waits) is left out: several tensors share it.
+//! inside (copies into its fusion buffer, waits) is left out: several tensors share it. What the program did is not in a timeline:
+//! a thread is put beside the operations that computes until each is ready, and waits for all before the next step.
 
 use super::{
-    Collective, Kind, Lane, LaneId, LaneKind, Span, Stamp, Step, WorkerTrace, assemble, chrome,
+    Collective, Kind, Lane, LaneId, LaneKind, Phase, Span, SpanId, Stamp, Step, WorkerTrace,
+    assemble, chrome,
     chrome::{Event, Id},
     kineto::Imported,
     problems::Problems,
@@ -16,6 +18,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Events of a tensor that begin inside each other; deeper ones are counted, not kept.
 const DEEPEST: usize = 64;
+
+/// Ranks beyond this are no ranks.
+const MOST_RANKS: u32 = 1 << 20;
+
+/// The thread that computes.
+const TRAINING: LaneId = LaneId(0);
+
+/// Where operations are.
+const OPERATIONS: LaneId = LaneId(1);
 
 /// Whether this is the beginning of a timeline.
 pub(super) fn recognises(text: &str) -> bool {
@@ -38,21 +49,32 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
     let mut problems = Problems::at(place);
     let mut tensors: BTreeMap<Id, Tensor> = BTreeMap::new();
     let mut spans: Vec<Span> = Vec::new();
+    let mut world = None;
     for event in reader.by_ref() {
+        // While an operation is negotiated, every rank that is ready leaves a tick.
+        let rank = event.name.parse::<u32>().ok().filter(|_| matches!(event.ph, 'X' | 'i'));
+        world = world.max(rank.filter(|rank| *rank < MOST_RANKS).map(|rank| rank + 1));
         take(event, &mut tensors, &mut spans, &mut problems);
     }
     let (header, mut all_problems) = reader.finish();
     let open: usize = tensors.values().map(|tensor| tensor.open.len()).sum();
     problems.add_times("something began and did not end; it is left out", open as u64);
+    let steps = steps(&spans);
+    if !steps.is_empty() {
+        problems.add("a timeline marks no steps; each use of the tensors is taken for one");
+        problems.add(
+            "a timeline does not say what was computed: the time until an operation is ready is taken for computation",
+        );
+    }
+    compute_between(&mut spans, &steps, &mut problems);
+    let lane = |name: &str, kind| Lane { name: name.into(), kind };
     let mut worker = WorkerTrace {
-        lanes: vec![Lane { name: "horovod".into(), kind: LaneKind::Network }],
-        steps: steps(&spans),
+        world,
+        lanes: vec![lane("training", LaneKind::Thread), lane("horovod", LaneKind::Network)],
+        steps,
         spans,
         ..WorkerTrace::default()
     };
-    if !worker.steps.is_empty() {
-        problems.add("a timeline marks no steps; each use of the tensors is taken for one");
-    }
     assemble::order(&mut worker);
     all_problems.extend(problems.into_list());
     Imported { worker, rank: header.rank(), problems: all_problems }
@@ -110,7 +132,7 @@ fn end(event: &Event, tensor: &mut Tensor, spans: &mut Vec<Span>, problems: &mut
     let shown = tensor.name.clone().unwrap_or_else(|| format!("tensor {}", event.pid).into());
     spans.push(Span {
         name: shown.clone(),
-        lane: LaneId(0),
+        lane: OPERATIONS,
         begin,
         length: event.ts.since(begin),
         kind: Kind::Collective(Box::new(Collective {
@@ -149,6 +171,51 @@ fn steps(spans: &[Span]) -> Vec<Step> {
     let ordered: Vec<_> = begins.into_iter().collect();
     let step = |pair: &[(u64, Stamp)]| Step { number: pair[0].0, begin: pair[0].1, end: pair[1].1 };
     ordered.windows(2).map(step).filter(|step| step.begin < step.end).collect()
+}
+
+/// Put a thread beside operations. Adds spans.
+fn compute_between(spans: &mut Vec<Span>, steps: &[Step], problems: &mut Problems) {
+    let mut order: Vec<usize> = (0..spans.len()).collect();
+    order.sort_by_key(|at| spans[*at].begin);
+    let mut rest = &order[..];
+    // What the thread did last.
+    let mut before: Option<SpanId> = None;
+    let mut left = 0;
+    for step in steps {
+        let from = rest.partition_point(|at| spans[*at].begin < step.begin);
+        let to = rest.partition_point(|at| spans[*at].begin < step.end);
+        let of_step = &rest[from..to];
+        rest = &rest[to..];
+        let mut now = step.begin;
+        let mut add = |spans: &mut Vec<Span>, name: &str, kind: Kind, until: Stamp, after| {
+            let (name, length) = (name.into(), until.since(now));
+            spans.push(Span { name, lane: TRAINING, begin: now, length, kind, after });
+            now = until.max(now);
+            Some(SpanId(spans.len() as u32 - 1))
+        };
+        let mut last = step.begin;
+        for &at in of_step {
+            let ready = spans[at].begin;
+            if ready > last {
+                let name = format!("gradient of {}", spans[at].name);
+                before = add(spans, &name, Kind::Work(Phase::Backward), ready, Vec::new());
+                last = ready;
+            }
+            spans[at].after.extend(before);
+        }
+        let (over, late): (Vec<usize>, Vec<usize>) =
+            of_step.iter().partition(|at| spans[**at].end() <= step.end);
+        left += late.len() as u64;
+        if let Some(end) = over.iter().map(|at| spans[*at].end()).max() {
+            let after = over.iter().map(|at| SpanId(*at as u32)).collect();
+            add(spans, "wait", Kind::Wait, end.max(last), after);
+        }
+        before = add(spans, "computation", Kind::Work(Phase::Forward), step.end, Vec::new());
+    }
+    problems.add_times(
+        "an operation was not over when the next step began; nothing waits for it",
+        left,
+    );
 }
 
 #[cfg(test)]
@@ -200,16 +267,36 @@ mod tests {
         let text = timeline();
         assert!(recognises(&text));
         let Imported { worker, problems, .. } = import(&text);
-        assert_eq!(worker.spans.len(), 4);
-        let span = &worker.spans[1];
+        let collectives = worker.spans.iter().filter(|it| matches!(it.kind, Kind::Collective(_)));
+        let collectives: Vec<_> = collectives.collect();
+        assert_eq!((collectives.len(), worker.world), (4, Some(2)));
+        let span = collectives[1];
         assert_eq!((&*span.name, span.begin, span.length), ("grad/2", Stamp(25_000), 95_000));
         let Kind::Collective(collective) = &span.kind else { panic!("no collective") };
         assert_eq!((&*collective.operation, collective.bytes), ("all_reduce", 10_240));
         assert_eq!(collective.sequence, Some(0));
         let step = Step { number: 0, begin: Stamp(15_000), end: Stamp(1_015_000) };
         assert_eq!(worker.steps, [step]);
-        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(problems.len(), 3, "{problems:?}");
         assert_eq!(problems[0].times, 4);
+    }
+
+    #[test]
+    fn a_thread_computes_until_tensors_are_ready_and_waits_for_all_of_them() {
+        let worker = import(&timeline()).worker;
+        let thread = worker.spans.iter().filter(|span| span.lane == TRAINING);
+        let thread: Vec<_> = thread
+            .map(|span| (&*span.name, span.begin.0, span.end().0, span.after.len()))
+            .collect();
+        let expected = [
+            ("gradient of grad/2", 15_000, 25_000, 0),
+            ("wait", 25_000, 120_000, 2),
+            ("computation", 120_000, 1_015_000, 0),
+        ];
+        assert_eq!(thread, expected);
+        let second = worker.spans.iter().find(|span| &*span.name == "grad/2");
+        let cause = second.map(|span| &*worker.spans[span.after[0].0 as usize].name);
+        assert_eq!(cause, Some("gradient of grad/2"));
     }
 
     #[test]
