@@ -60,8 +60,16 @@ pub struct Loaded {
 
 /// Read a trace and make of it what can be played.
 pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
+    load_step(path, conditions, None)
+}
+
+/// The same of one of its steps, by its number, if one is given.
+pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> Result<Loaded> {
     let mut trace = Trace::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
+    if let Some(number) = step {
+        keep_step(&mut trace, number)?;
+    }
     let mut job = Job::from_trace(&trace, &clocks)
         .with_context(|| format!("no step can be made of {}", path.display()))?;
     if let Some(layered) = job.layered.take() {
@@ -119,6 +127,21 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
         missing,
         problems,
     })
+}
+
+fn keep_step(trace: &mut Trace, number: u64) -> Result<()> {
+    let steps = || trace.workers.iter().flat_map(|worker| &worker.steps).map(|step| step.number);
+    if !steps().any(|step| step == number) {
+        let text = match (steps().min(), steps().max()) {
+            (Some(first), Some(last)) => format!("the trace has steps {first} to {last}"),
+            _ => "the trace marks no steps".to_string(),
+        };
+        return Err(UsageError::new(format!("--step {number}: {text}")).into());
+    }
+    for worker in &mut trace.workers {
+        worker.steps.retain(|step| step.number == number);
+    }
+    Ok(())
 }
 
 /// Send together what a plan says, and follow its settings.

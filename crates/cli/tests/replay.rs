@@ -171,6 +171,55 @@ fn the_last_step_is_compared_with_itself_where_all_others_are_skipped() {
     }
 }
 
+#[test]
+fn every_step_can_be_played_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = profiled(&folder.path().join("alone.json"), 0, 1);
+    for (number, length) in STEPS.iter().enumerate() {
+        let found = report(&["replay", &trace, "--step", &number.to_string()]);
+        for field in ["measured_step_ms", "recorded_step_ms", "step_ms"] {
+            assert_eq!(found[field].as_f64(), Some(*length as f64), "{field} of step {number}");
+        }
+    }
+    let refused = paceline(&["replay", &trace, "--step", "9"]);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && error.contains("steps 0 to 2"), "{error}");
+}
+
+#[test]
+fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut events = Vec::new();
+    for step in 0..4 {
+        for tensor in [1, 2] {
+            let mut event = |kind: &str, name: &str, at: u64, args: Value| {
+                let time = step * 1000 + tensor * 100 + at;
+                events.push(
+                    json!({"ph": kind, "name": name, "ts": time, "pid": tensor, "args": args}),
+                );
+            };
+            event("B", "NEGOTIATE_ALLREDUCE", 0, json!({}));
+            event("X", "0", 1, json!({}));
+            event("X", "1", 2, json!({}));
+            event("E", "", 3, json!({}));
+            event("B", "ALLREDUCE", 4, json!({}));
+            event("E", "", 301, json!({"dtype": "float32", "shape": "[100]"}));
+        }
+    }
+    let path = folder.path().join("timeline.json");
+    fs::write(&path, Value::Array(events).to_string()).unwrap();
+    let found = report(&["replay", path.to_str().unwrap(), "--what-if", "device=2x"]);
+    assert_eq!(found["operations"], 6, "{found}");
+    // The last operation is ready 100 microseconds after the first and takes 300; the rest is computed.
+    for (field, step) in
+        [("measured_step_ms", 1.0), ("recorded_step_ms", 1.0), ("exposed_comm_ms", 0.3)]
+    {
+        assert!((found[field].as_f64().unwrap() - step).abs() < 1e-9, "{field}: {found}");
+    }
+    assert!((answers(&found)[0] - 0.65).abs() < 1e-9, "{found}");
+    assert!(notes(&found).contains("of 2 workers, of whom the trace has one"), "{found}");
+}
+
 /// All that is said about what can be asked.
 fn notes(report: &Value) -> String {
     report["notes"].to_string()
@@ -292,7 +341,7 @@ fn workers_of_one_host_are_predicted_by_the_memory_that_they_measured() {
         }
         let trace = folder.path().to_str().unwrap();
         let text = String::from_utf8(paceline(&["replay", trace]).stdout).unwrap();
-        (report(&["replay", trace]), text)
+        (report(&["replay", trace, "--what-if", "workers=4,8"]), text)
     };
     let ((slow, text), (fast, _)) = (step(1e6), step(1e9));
     assert_eq!((&slow["hosts"], &slow["simulated"]), (&json!(1), &json!(true)), "{slow}");
@@ -300,6 +349,10 @@ fn workers_of_one_host_are_predicted_by_the_memory_that_they_measured() {
     // Two kilobytes each way, twice, at a thousand bytes a millisecond; half a millisecond is computed, a tenth left over.
     let steps = [&slow, &fast].map(|found| found["step_ms"].as_f64().unwrap());
     assert!((4.0..5.5).contains(&steps[0]) && (0.6..0.7).contains(&steps[1]), "{steps:?}");
+    // Nothing is known of wires, so more workers are on the same host.
+    let more = answers(&slow);
+    assert!(steps[0] < more[0] && more[0] < more[1], "{more:?}");
+    assert!(notes(&slow).contains("on the same host"), "{slow}");
     assert_eq!(
         (&fast["links"][0]["from"], &fast["links"][0]["to"]),
         (&json!("one"), &json!("one"))

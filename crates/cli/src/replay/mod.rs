@@ -68,6 +68,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub skip: Option<usize>,
 
+    /// Play this step alone, by the number that the trace gives it (`paceline trace` lists them) [default: all].
+    #[arg(long, value_name = "NUMBER", conflicts_with = "skip")]
+    pub step: Option<u64>,
+
     /// Write a page with the last step as it was measured and as it is predicted, worker by worker.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -87,7 +91,7 @@ pub struct ReplayArgs {
 
 /// Run the command.
 pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
-    let loaded = scenario::load(&arguments.trace, &arguments.conditions)?;
+    let loaded = scenario::load_step(&arguments.trace, &arguments.conditions, arguments.step)?;
     let (report, played) = predict(&loaded, &arguments)?;
     if let Some(path) = &arguments.html {
         write(path, page::draw(&loaded, &played, &report.text(&loaded)).as_bytes())?;
@@ -143,6 +147,11 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
     if !arguments.alike && cases().any(|case| case.asks_for_absent_wires(loaded)) {
         let text =
             "all workers are on one host, where bandwidth and latency of wires change nothing";
+        notes.push(text.to_string());
+    }
+    if !arguments.alike && cases().any(|case| case.shares_the_host(loaded)) {
+        let text = "more workers are taken to be on the same host, whose processors are not counted; give --bandwidth to have \
+                    each copy on a host of its own";
         notes.push(text.to_string());
     }
     let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);

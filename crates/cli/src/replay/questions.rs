@@ -79,11 +79,14 @@ impl Case {
                 change => changed = changed.with(change),
             }
         }
+        if self.shares_the_host(loaded) {
+            let host = scenario.graph.workers[0].host.clone();
+            changed.graph.workers.iter_mut().for_each(|worker| worker.host.clone_from(&host));
+        }
         let settings = changed.settings.validate();
         settings.with_context(|| format!("--what-if {what_if}"))?;
         let context = || format!("--what-if {what_if} cannot be played");
-        let given = self.changes.iter().any(|change| matches!(change, Change::Bandwidth(_)));
-        let wires_are_known = given || loaded.wire != WireSource::Nowhere;
+        let wires_are_known = self.knows_wires(loaded);
         let carrier = if alike { Carrier::Wires } else { Carrier::of(loaded, &changed.graph) };
         let known = carrier.is_known(loaded) || carrier == Carrier::Wires && wires_are_known;
         if !known {
@@ -109,6 +112,20 @@ impl Case {
         let lumped = play(&changed.graph, &Network::Lumped(carrier.link(&changed).rate));
         let lumped_step_ms = Some(lumped.with_context(context)?.step_ms(skip));
         Ok(Answer { what_if, step_ms, lumped_step_ms })
+    }
+
+    /// Whether it asks for other numbers of workers that all share a host, and nothing is known of a network between copies of it: then
+    /// the others are on that host as well.
+    pub fn shares_the_host(&self, loaded: &Loaded) -> bool {
+        let asks = self.changes.iter().any(|change| matches!(change, Change::Workers(_)));
+        let memory = Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory;
+        asks && memory && !self.knows_wires(loaded)
+    }
+
+    /// Whether it is known what wires carry.
+    fn knows_wires(&self, loaded: &Loaded) -> bool {
+        let given = self.changes.iter().any(|change| matches!(change, Change::Bandwidth(_)));
+        given || loaded.wire != WireSource::Nowhere
     }
 
     /// Whether it changes wires where there are none, because all workers are on one host.

@@ -112,7 +112,8 @@ impl Trace {
 fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
-    // Links are not followed, so folders cannot contain each other; one level of folders holds hosts.
+    // Links to files are followed, links to folders are not, so folders cannot contain each other; one level of folders holds
+    // hosts.
     for depth in 0..2 {
         for folder in std::mem::take(&mut folders) {
             for entry in fs::read_dir(folder)? {
@@ -121,7 +122,10 @@ fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
                 let name = entry.file_name().to_string_lossy().to_lowercase();
                 if kind.is_dir() && depth == 0 {
                     folders.push(path);
-                } else if kind.is_file() && looks_like_a_trace(&name) && files.len() < MOST_FILES {
+                } else if looks_like_a_trace(&name)
+                    && (kind.is_file() || kind.is_symlink() && !path.is_dir())
+                    && files.len() < MOST_FILES
+                {
                     files.push(path);
                 }
             }

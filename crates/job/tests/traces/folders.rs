@@ -53,6 +53,21 @@ fn operations_of_all_workers_are_those_of_more_workers_too() {
 }
 
 #[test]
+fn files_of_a_folder_may_be_links_to_files_elsewhere() {
+    let elsewhere = folder(&[("a.json", Made::training(0, 2, 3).bytes())]);
+    let here = folder(&[("b.json", Made::training(1, 2, 3).bytes())]);
+    let link = |to: &std::path::Path, name: &str| {
+        std::os::unix::fs::symlink(to, here.path().join(name)).unwrap();
+    };
+    link(&elsewhere.path().join("a.json"), "a.json");
+    link(&elsewhere.path().join("gone.json"), "gone.json");
+    link(here.path(), "round.json");
+    let trace = Trace::read(here.path()).unwrap();
+    assert_eq!(trace.workers.len(), 2);
+    reported(&trace.problems, "cannot be read", 1);
+}
+
+#[test]
 fn files_of_a_folder_may_lie_in_a_folder_for_each_host() {
     let files = [
         ("one/node7_123.456.pt.trace.json", Made::training(0, 2, 1).bytes()),
