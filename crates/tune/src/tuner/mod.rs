@@ -2,6 +2,7 @@
 //! and at times proposes settings. It has no clock; observations are its time. Who searches, and how, it does not know.
 
 mod journal;
+mod recollection;
 #[cfg(test)]
 mod tests;
 mod trigger;
@@ -20,6 +21,7 @@ use paceline_sync::{
     metrics::JobMetrics,
     policy::{Policy, Proposal},
 };
+use recollection::Recollections;
 use std::collections::VecDeque;
 use trigger::{Comparison, verdict};
 
@@ -36,6 +38,8 @@ pub struct Tuner {
     detector: Detector,
     /// Since conditions last changed.
     known: Vec<Known>,
+    /// Before that.
+    recollections: Recollections,
     /// The latest under the present settings and conditions, at most the longest window of them.
     speeds: VecDeque<f64>,
     state: State,
@@ -100,6 +104,7 @@ impl Tuner {
             space: None,
             detector: Detector::default(),
             known: Vec::new(),
+            recollections: Recollections::default(),
             speeds: VecDeque::new(),
             state,
             heartbeat: trigger.heartbeat,
@@ -222,12 +227,23 @@ impl Tuner {
     fn look(&mut self, seen: &JobMetrics, cause: String) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
         let speed = self.speed(seen);
-        self.know(&present, speed);
+        let now = Conditions { speed, ..Conditions::of(seen) };
+        // Before what is in force now is put in its place.
+        let mut known =
+            self.recollections.under(now, &present, |signal| self.detector.noise(signal));
+        if self.detector.is_still() {
+            self.know(&present, now);
+        }
+        known.retain(|known| known.candidate != present);
+        known.push(Known { candidate: present.clone(), speed });
+        let fresh = |known: &Known| self.known.iter().all(|one| one.candidate != known.candidate);
+        known.retain(fresh);
+        known.extend(self.known.iter().cloned());
         let space = self.space.get_or_insert_with(|| {
             let all = || space::strategies(&self.hosts, &present.strategy, self.results);
             Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
         });
-        let answer = self.searcher.ask(&Question { space, seen, known: &self.known });
+        let answer = self.searcher.ask(&Question { space, seen, known: &known });
         let entry = Entry { seen, cause: &cause, candidate: None, predicted: None, measured: None };
         match answer {
             Answer::Try(candidate) => {
@@ -245,12 +261,11 @@ impl Tuner {
                 }
                 self.journal.write(Action::Switch, about, 0);
                 let reason = format!("{cause}; {:+.1} % expected", 100.0 * (gain - 1.0));
-                let before = Conditions { speed, ..Conditions::of(seen) };
-                let purpose = Purpose::Proof { from: present, before, gain };
+                let purpose = Purpose::Proof { from: present, before: now, gain };
                 self.propose(seen, candidate, purpose, reason)
             }
             Answer::Best(candidate) => {
-                let known = self.known.iter().find(|known| known.candidate == candidate);
+                let known = known.iter().find(|known| known.candidate == candidate);
                 let predicted = known.map(|known| known.speed / speed);
                 let about = Entry { candidate: Some(&candidate), predicted, ..entry };
                 self.journal.write(Action::Switch, about, 0);
@@ -321,7 +336,7 @@ impl Tuner {
             }
             Purpose::Trial => {
                 let speed = self.speed(seen);
-                self.know(&present, speed);
+                self.know(&present, Conditions { speed, ..Conditions::of(seen) });
                 self.searcher.tell(&at_speed(seen, speed));
                 self.look(seen, "searching".to_string())
             }
@@ -338,7 +353,8 @@ impl Tuner {
     ) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
         let speed = self.speed(seen);
-        let compared = Comparison { before, after: Conditions { speed, ..Conditions::of(seen) } };
+        let after = Conditions { speed, ..Conditions::of(seen) };
+        let compared = Comparison { before, after };
         let measured = compared.measured();
         let changed = compared.incomparable(|signal| self.detector.noise(signal));
         let doubt = changed.filter(|_| compared.may_be_settings());
@@ -354,8 +370,8 @@ impl Tuner {
         }
         match doubt {
             None => {
-                self.know(&from, before.speed);
-                self.know(&present, speed);
+                self.know(&from, before);
+                self.know(&present, after);
                 self.searcher.tell(&at_speed(seen, speed));
             }
             // Some of what was measured may be of before.
@@ -429,9 +445,12 @@ impl Tuner {
         median(self.speeds.iter().copied().collect())
     }
 
-    fn know(&mut self, candidate: &Candidate, speed: f64) {
+    /// A candidate was measured, under these conditions and at their speed.
+    fn know(&mut self, candidate: &Candidate, conditions: Conditions) {
         self.known.retain(|known| known.candidate != *candidate);
-        self.known.push(Known { candidate: candidate.clone(), speed });
+        self.known.push(Known { candidate: candidate.clone(), speed: conditions.speed });
+        let noise = |signal| self.detector.noise(signal);
+        self.recollections.keep(candidate, conditions, noise);
     }
 }
 

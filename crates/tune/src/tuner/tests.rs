@@ -196,6 +196,37 @@ fn a_change_is_answered_within_a_handful_of_long_steps() {
     }
 }
 
+/// Knows the rule of slow wires only; with others, all candidates are one to it.
+struct OfSlowWires;
+
+impl Predictor for OfSlowWires {
+    fn name(&self) -> &'static str {
+        "of slow wires"
+    }
+
+    fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64> {
+        match Signal::UsualWire.of(seen) < 0.5e9 {
+            true => Model { wrong: 0.0 }.predict(seen, candidates),
+            false => vec![1.0; candidates.len()],
+        }
+    }
+}
+
+#[test]
+fn what_was_fast_before_is_taken_up_again_when_conditions_are_what_they_were() {
+    for seed in 0..SEEDS {
+        let mut world = World::slow(0.03, seed);
+        let mut tuner = tuner(Predicting(OfSlowWires));
+        world.run(&mut tuner, 50);
+        world.wire = 0.125e9;
+        world.run(&mut tuner, 80);
+        assert!(world.share() > 0.89, "seed {seed}: {}", world.share());
+        world.wire = 1e9;
+        world.run(&mut tuner, 80);
+        assert!(world.share() > 0.89, "seed {seed}, healed: {}", world.share());
+    }
+}
+
 #[test]
 fn a_slow_setting_is_left_even_if_computation_jumps_about_meanwhile() {
     // Computation is a small part of a step, and never the same twice.

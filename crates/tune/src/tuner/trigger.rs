@@ -60,6 +60,8 @@ const MATTERS: f64 = 0.05;
 /// What the slowest wire is seen to carry depends on settings a little, but not this much. What others are seen to carry
 /// depends on how long they wait for it.
 const OTHER_WIRE: f64 = 1.5;
+/// Conditions whose slowest wires differ by less are alike; settings alone make that much of a difference in what is seen.
+const ALIKE_WIRE: f64 = 1.3;
 /// A difference of fewer deviations is noise.
 const DEVIATIONS: f64 = 3.0;
 /// A job that is this much slower is slower by its settings, or by its wires.
@@ -100,6 +102,13 @@ impl Comparison {
                 computation(SlowestComputation, from, to)
             })
             .or_else(|| differs(SlowestWire, OTHER_WIRE, before.slowest_wire, after.slowest_wire))
+    }
+
+    /// Whether what was measured then may be compared with what is measured now, long after.
+    pub fn is_alike(&self, noise: impl Fn(Signal) -> f64) -> bool {
+        let (before, after) = (self.before.slowest_wire, self.after.slowest_wire);
+        let alike = (after / before).max(before / after) < ALIKE_WIRE;
+        (alike || before == after) && self.incomparable(noise).is_none()
     }
 
     /// Whether the job is slower by more than longer computation explains. Then settings that keep wires waiting are as likely
