@@ -9,8 +9,14 @@ use paceline_job::{Rank, Time, graph::Graph, trace::Phase};
 use serde::Serialize;
 use std::{collections::HashMap, fmt, sync::Arc};
 
-/// Gains below this share of a step are not worth a sentence.
+/// Gains below this share of a step are not worth a sentence, unless they are among the largest.
 const WORTH_SAYING: f64 = 0.005;
+
+/// So many are said in any case: whoever asks where time goes wants to know that it is little, too.
+const SAID: usize = 3;
+
+/// A nanosecond: what is below is rounding.
+const LEAST_MS: f64 = 1e-6;
 /// Stragglers that are named; the others are counted.
 const NAMED: usize = 3;
 
@@ -168,9 +174,8 @@ fn losses(
 ) -> Result<Vec<Loss>, ReplayError> {
     let mut found = Vec::new();
     let mut say = |milliseconds: f64, text: String| {
-        let share = milliseconds / step;
-        if share >= WORTH_SAYING {
-            found.push(Loss { text, milliseconds, share });
+        if milliseconds >= LEAST_MS {
+            found.push(Loss { text, milliseconds, share: milliseconds / step });
         }
     };
     say(
@@ -216,8 +221,15 @@ fn losses(
             "latency of messages (larger chunks, or fewer hops)".to_string(),
         );
     }
-    found.sort_by(|one, other| other.milliseconds.total_cmp(&one.milliseconds));
-    Ok(found)
+    Ok(largest(found))
+}
+
+/// What is worth a sentence, the largest first.
+fn largest(mut losses: Vec<Loss>) -> Vec<Loss> {
+    losses.sort_by(|one, other| other.milliseconds.total_cmp(&one.milliseconds));
+    let worth = losses.iter().take_while(|loss| loss.share >= WORTH_SAYING).count();
+    losses.truncate(worth.max(SAID));
+    losses
 }
 
 /// The slowest by name: of many it is enough to know whom to look at first.
@@ -240,4 +252,24 @@ fn without(graph: &Graph, change: impl Fn(&mut paceline_job::graph::Node)) -> Gr
     let mut graph = graph.clone();
     graph.nodes.iter_mut().for_each(change);
     graph
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_causes_are_said_even_if_they_are_small_and_more_only_if_they_are_not() {
+        let said = |shares: &[f64]| {
+            let loss =
+                |share: &f64| Loss { text: String::new(), milliseconds: *share, share: *share };
+            largest(shares.iter().map(loss).collect())
+                .iter()
+                .map(|loss| loss.share)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(said(&[0.001, 0.2, 0.002, 0.003]), [0.2, 0.003, 0.002]);
+        assert_eq!(said(&[0.1, 0.2, 0.004, 0.3, 0.006]), [0.3, 0.2, 0.1, 0.006]);
+        assert_eq!(said(&[0.1]), [0.1]);
+    }
 }
