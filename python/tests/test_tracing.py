@@ -7,10 +7,14 @@ import json
 import pathlib
 import signal
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import EXAMPLES, PROGRAMS, environment, run_launcher, run_ranks
+
+from paceline.torch import tracing
+from paceline.torch.observing import NO_LAYER, UPDATE, Observer
 
 PROGRAM = PROGRAMS / "tracing.py"
 LAYERS = ["0", "2.0", "3"]
@@ -120,6 +124,17 @@ def test_a_trace_of_our_optimizer_names_tensors_and_shows_what_each_layer_waited
                 continue
             forward = [one for one in file.of("forward") if one["ts"] >= wait["ts"]][0]
             assert forward["name"] == wait["name"] and forward["ts"] >= wait["ts"] + wait["dur"]
+
+
+def test_an_update_belongs_to_the_layer_that_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans: list[tuple[Any, ...]] = []
+    observer = Observer(lambda: None, lambda: None)
+    observer.moments = SimpleNamespace(now=lambda: 7, span=lambda *span: spans.append(span))  # type: ignore[assignment]
+    monkeypatch.setattr(tracing, "current", SimpleNamespace(_observer=observer))
+    tracing.end_update(tracing.begin_update())
+    observer._inside.append([2, 0])
+    tracing.end_update(tracing.begin_update())
+    assert spans == [(UPDATE, NO_LAYER, 7, 7), (UPDATE, 2, 7, 7)]
 
 
 @pytest.mark.parametrize("example", ["ddp_resnet", "ddp_gpt"])

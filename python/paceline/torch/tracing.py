@@ -18,7 +18,7 @@ import torch
 from paceline import world
 from paceline._native import PacelineError, Worker
 from paceline.torch.moments import DeviceMoments, HostMoments
-from paceline.torch.observing import NO_LAYER, Observer
+from paceline.torch.observing import Observer
 from paceline.torch.profiles import Kernels
 
 if TYPE_CHECKING:
@@ -249,9 +249,9 @@ def begin_update() -> Any:
 
 
 def end_update(begin: Any) -> None:
-    """They are updated."""
+    """They are updated: for the layer whose forward pass waited for them, or for none outside of layers."""
     if begin is not None and current is not None:
-        current._observer.update(NO_LAYER, begin)
+        current._observer.update(current._observer.layer, begin)
 
 
 def step_over(crosses_step: bool) -> None:
