@@ -64,6 +64,11 @@ fn one_worker_stands_for_all_where_all_are_alike() {
     // All lengths are whole multiples of eight.
     assert_eq!(all, one);
     let tree = ["replay", &trace, "--bandwidth", "1gbit", "--alike", "--what-if"];
+    for (workers, exact) in [("strategy=ring+workers=8", true), ("strategy=ring+workers=7", false)]
+    {
+        let found = report(&[&tree[..], &[workers]].concat());
+        assert_eq!(notes(&found).contains("equal parts"), !exact, "{found}");
+    }
     let refused = paceline(&[&tree[..], &["strategy=double_tree+workers=8"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr).to_string();
     assert!(!refused.status.success() && error.contains("`ring`"), "{error}");

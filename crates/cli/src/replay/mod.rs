@@ -154,6 +154,13 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
                     each copy on a host of its own";
         notes.push(text.to_string());
     }
+    let uneven = cases().filter(|_| arguments.alike).map(|case| case.uneven(loaded));
+    for (workers, count) in uneven.filter(|(_, count)| *count > 0) {
+        notes.push(format!(
+            "of {workers} workers {count} operations a step cannot have equal parts; they are taken to be a little longer, and all \
+             workers to stay alike, which may be off by about 1 %"
+        ));
+    }
     let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);
     Ok((report.with_notes(notes), played))
 }

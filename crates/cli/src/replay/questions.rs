@@ -114,6 +114,17 @@ impl Case {
         Ok(Answer { what_if, step_ms, lumped_step_ms })
     }
 
+    /// How many workers it is about, where one stands for all, and for how many operations of a step that is not exact.
+    pub fn uneven(&self, loaded: &Loaded) -> (usize, usize) {
+        let recorded = loaded.scenario.graph.workers.len();
+        let asked = self.changes.iter().rev().find_map(|change| match change {
+            Change::Workers(count) => Some(*count),
+            _ => None,
+        });
+        let workers = asked.unwrap_or(recorded);
+        (workers, loaded.scenario.uneven(workers))
+    }
+
     /// Whether it asks for other numbers of workers that all share a host, and nothing is known of a network between copies of it: then
     /// the others are on that host as well.
     pub fn shares_the_host(&self, loaded: &Loaded) -> bool {

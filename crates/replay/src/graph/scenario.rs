@@ -45,7 +45,8 @@ impl Scenario {
     }
 
     /// The same job on so many workers like the first of this one, of which one stands for all: see
-    /// [`ClusterConfig::mirrored`]. Tensors grow to whole multiples of the number of workers, and chunks shrink to them.
+    /// [`ClusterConfig::mirrored`]. Tensors grow to whole multiples of the number of workers, and chunks shrink to them: then this is
+    /// what playing all of them gives. Of other lengths workers have unequal parts, so that they are no longer alike.
     pub fn play_mirrored(&self, workers: usize) -> Result<Played, ReplayError> {
         let graph = self.graph.with_workers(1).padded(workers as u64);
         let widest = graph.operations.iter().map(|operation| operation.dtype.size()).max();
@@ -56,6 +57,13 @@ impl Scenario {
         let topology = Topology::uniform(&view, self.wire, self.memory);
         let config = Box::new(ClusterConfig { mirrored: true, ..self.config.clone() });
         play(&graph, &Network::Engines { view: Arc::new(view), topology, config })
+    }
+
+    /// How many operations of a step [`Scenario::play_mirrored`] takes to be longer than they are.
+    pub fn uneven(&self, workers: usize) -> usize {
+        let operations = self.graph.operations.iter();
+        let uneven = operations.filter(|one| one.elements % workers.max(1) as u64 > 0).count();
+        uneven.div_ceil(self.graph.steps.max(1) as usize)
     }
 
     /// Play it through the engines.
@@ -275,6 +283,23 @@ mod tests {
             };
             assert_eq!(ends(&all), ends(&one), "{workers} workers");
             assert!(one.events * workers as u64 <= all.events * 11 / 10);
+        }
+    }
+
+    #[test]
+    fn one_worker_stands_for_all_of_a_ring_whose_tensors_grew_to_multiples_of_it() {
+        for workers in [3, 16] {
+            let mut scenario = ring_of(workers);
+            assert_eq!(scenario.uneven(workers), 0);
+            // As ResNet-50 has one of 1,000 elements.
+            scenario.graph.operations.iter_mut().step_by(3).for_each(|one| one.elements += 1);
+            assert_eq!(scenario.uneven(workers), 1);
+            let one = scenario.play_mirrored(workers).unwrap();
+            scenario.graph = scenario.graph.padded(workers as u64);
+            let all = scenario.play().unwrap();
+            let ends =
+                |played: &Played| played.steps.iter().map(|step| step[0]).collect::<Vec<_>>();
+            assert_eq!(ends(&all), ends(&one), "{workers} workers");
         }
     }
 
