@@ -7,7 +7,8 @@ use paceline_job::{
     ByteSize, Dtype, Rank, ReduceOp, Settings, StrategyChoice,
     trace::{
         Direction, Kind, LaneKind, Layer, Message, Phase, Problem, Tensor, WorkerTrace,
-        chrome::Reader, recorded,
+        chrome::{Event, Reader},
+        recorded,
     },
 };
 use paceline_net::{Activity, Description, NetError, TraceConfig, Worker, monotonic_nanoseconds};
@@ -73,6 +74,16 @@ fn read(path: &Path) -> (WorkerTrace, Vec<Problem>) {
     (workers.remove(0), problems)
 }
 
+/// What was combined by itself, with the tensor and chunk that it is of.
+fn reductions(path: &Path) -> Vec<(String, i64, i64)> {
+    let events = Reader::open(path).unwrap().filter(|event| event.cat == recorded::words::REDUCE);
+    let part =
+        |event: &Event, word| event.integer(word).expect("a reduction is a part of something");
+    let words = (recorded::words::USE, recorded::words::CHUNK);
+    let events = events.filter(|event| !is_barrier(&event.name));
+    events.map(|it| (it.name.clone(), part(&it, words.0), part(&it, words.1))).collect()
+}
+
 fn messages(worker: &WorkerTrace, wanted: Direction) -> Vec<&Message> {
     let messages = worker.spans.iter().filter_map(|span| match &span.kind {
         Kind::Message(message) => Some(&**message),
@@ -87,6 +98,7 @@ fn is_barrier(name: &str) -> bool {
 
 #[test]
 fn every_operation_has_its_post_and_end_and_messages_match_on_both_ends() {
+    let mut combined = 0;
     for wiring in WIRINGS {
         let folder = tempfile::tempdir().unwrap();
         let config = TraceConfig::new(folder.path().join("made/on/demand"));
@@ -95,6 +107,13 @@ fn every_operation_has_its_post_and_end_and_messages_match_on_both_ends() {
         for (rank, summary) in summaries.iter().enumerate() {
             assert_eq!(summary.path, config.directory.join(format!("worker-{rank}.json.gz")));
             assert_eq!(summary.dropped, 0);
+            for (name, uses, chunk) in reductions(&summary.path) {
+                let tensor = TENSORS.iter().find(|(tensor, _)| *tensor == name);
+                let elements = tensor.unwrap_or_else(|| panic!("{name}")).1 as u64;
+                let chunks = (elements * 4).div_ceil(settings().partition.0) as i64;
+                assert!((0..STEPS as i64).contains(&uses) && (0..chunks).contains(&chunk));
+                combined += 1;
+            }
             let (worker, problems) = read(&summary.path);
             assert_eq!(problems, [], "{wiring:?}");
             workers.push(worker);
@@ -106,6 +125,7 @@ fn every_operation_has_its_post_and_end_and_messages_match_on_both_ends() {
         let left = std::fs::read_dir(&config.directory).unwrap().count();
         assert_eq!(left, 4, "no temporary file is left");
     }
+    assert!(combined > 0, "somewhere something is combined by itself");
 }
 
 fn check_worker(worker: &WorkerTrace, rank: u32) {

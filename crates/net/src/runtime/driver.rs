@@ -356,7 +356,7 @@ impl Driver {
                 // SAFETY: the engine names places of that many elements that belong to one operation.
                 unsafe { memory::combine(recipe, into, source, with, elements as usize) };
                 if let (Some(trace), Some(begin)) = (&mut self.core.trace, begin) {
-                    trace.reduced(begin, bytes);
+                    trace.reduced(begin, bytes, self.core.engine.part_of(token));
                 }
                 self.core.feed(Event::Worked { token });
             }

@@ -22,7 +22,7 @@ mod scratch;
 mod stall;
 
 use crate::{
-    event::{Action, Event, OpError, OpId, Post, name_hash},
+    event::{Action, Event, OpError, OpId, Post, Work, name_hash},
     frame::{Header, Kind, OpKey, TensorUse},
     program::{Member, Site, Strategy},
     resolver::Resolver,
@@ -210,6 +210,11 @@ impl Engine {
         let name = name_hash(name, group);
         let uses = self.names.get(&name).map_or(0, |known| known.uses);
         OpKey { name, uses, view: self.view.version }
+    }
+
+    /// The operation, and the chunk of it, that local work belongs to while it is under way.
+    pub fn part_of(&self, work: Work) -> Option<(OpId, u32)> {
+        self.chunks.get(work.chunk).map(|chunk| (chunk.op, chunk.index))
     }
 
     /// Which strategy all-reduces of all workers use, by size, and why.

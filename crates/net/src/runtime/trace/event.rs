@@ -87,7 +87,13 @@ pub(crate) enum Event {
     /// All of it is there.
     Received { at: u64, token: u64 },
     /// Received bytes were combined with our own.
-    Reduced { begin: u64, nanoseconds: u64, bytes: u64 },
+    Reduced {
+        begin: u64,
+        nanoseconds: u64,
+        bytes: u64,
+        /// The driver's number for the operation, and which of its chunks.
+        part: Option<(u32, u32)>,
+    },
     /// The program did something.
     Span { begin: u64, nanoseconds: u64, activity: Activity, place: Place, layer: Option<u32> },
     /// A step of the program.
@@ -149,7 +155,11 @@ impl Event {
             Event::Delivered { at, token } => [4, at, token, 0, 0, 0, 0],
             Event::Receiving { at, token, message: key } => message(5, at, token, key),
             Event::Received { at, token } => [6, at, token, 0, 0, 0, 0],
-            Event::Reduced { begin, nanoseconds, bytes } => [7, begin, nanoseconds, bytes, 0, 0, 0],
+            Event::Reduced { begin, nanoseconds, bytes, part } => {
+                let (op, chunk) = part.unwrap_or_default();
+                let known = u64::from(part.is_some());
+                [7, begin, nanoseconds, bytes, pair(op, chunk), known, 0]
+            }
             Event::Span { begin, nanoseconds, activity, place, layer } => {
                 let place = match place {
                     Place::Thread(number) => number & !DEVICE,
@@ -182,7 +192,10 @@ impl Event {
             4 => Event::Delivered { at, token: second },
             5 => Event::Receiving { at, token: second, message: message() },
             6 => Event::Received { at, token: second },
-            7 => Event::Reduced { begin: at, nanoseconds: second, bytes: third },
+            7 => {
+                let part = (words[5] != 0).then(|| halves(words[4]));
+                Event::Reduced { begin: at, nanoseconds: second, bytes: third, part }
+            }
             8 => {
                 let (layer, place) = halves(third);
                 Event::Span {
@@ -260,6 +273,14 @@ mod tests {
             }),
             (word(), word()).prop_map(|(at, token)| Event::Delivered { at, token }),
             (word(), word()).prop_map(|(at, token)| Event::Received { at, token }),
+            (word(), word(), word(), any::<Option<(u32, u32)>>()).prop_map(
+                |(begin, nanoseconds, bytes, part)| Event::Reduced {
+                    begin,
+                    nanoseconds,
+                    bytes,
+                    part
+                }
+            ),
             (word(), word(), 0..Activity::ALL.len(), 0..1_u32 << 31, any::<bool>(), 0..NO_LAYER)
                 .prop_map(|(begin, nanoseconds, activity, place, device, layer)| Event::Span {
                     begin,

@@ -210,9 +210,19 @@ impl<W: Write> Writer<'_, W> {
                 Some(message) => self.message(&message, at, Direction::Received),
                 None => Ok(()),
             },
-            Event::Reduced { begin, nanoseconds, bytes } => {
-                let event = self.complete(words::REDUCE, Lane::Reductions, begin, nanoseconds);
-                self.out.write(&event.category(words::REDUCE).with(words::BYTES, bytes))
+            Event::Reduced { begin, nanoseconds, bytes, part } => {
+                let known = part.and_then(|(op, chunk)| Some((self.open.get(&op)?, chunk)));
+                let known = known.map(|(open, chunk)| (open.name, open.uses, chunk));
+                let name = known.map(|(name, ..)| self.facts.names.name(name));
+                let name = name.as_deref().unwrap_or(words::REDUCE);
+                let event = self.complete(name, Lane::Reductions, begin, nanoseconds);
+                let event = event.category(words::REDUCE).with(words::BYTES, bytes);
+                self.out.write(&match known {
+                    Some((_, uses, chunk)) => {
+                        event.with(words::USE, uses).with(words::CHUNK, chunk)
+                    }
+                    None => event,
+                })
             }
             Event::Span { begin, nanoseconds, activity, place, layer } => {
                 let lane = match place {

@@ -143,8 +143,15 @@ impl EngineSource {
         self.source.is_on().then(monotonic_nanoseconds)
     }
 
-    pub(crate) fn reduced(&mut self, begin: u64, bytes: u64) {
-        self.tell(|now| Event::Reduced { begin, nanoseconds: now.saturating_sub(begin), bytes });
+    /// Of which operation and chunk, where the engine knows.
+    pub(crate) fn reduced(&mut self, begin: u64, bytes: u64, part: Option<(OpId, u32)>) {
+        let part = part.map(|(op, chunk)| (op.0, chunk));
+        self.tell(|now| Event::Reduced {
+            begin,
+            nanoseconds: now.saturating_sub(begin),
+            bytes,
+            part,
+        });
     }
 
     pub(crate) fn view(&mut self, view: &Arc<View>) {
