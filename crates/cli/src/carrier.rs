@@ -4,7 +4,7 @@
 use crate::scenario::{Loaded, MemorySource, WireSource};
 use paceline_job::{
     Link,
-    graph::{Graph, Job},
+    graph::{Graph, Job, Operation, OperationKind},
     trace::{Kind, Trace},
 };
 use paceline_replay::graph::Scenario;
@@ -21,6 +21,8 @@ pub enum Carrier {
     Wires,
     /// What nobody knows: operations are of so many workers, of whom the trace has one.
     Missing(usize),
+    /// Something, but nobody knows how much: not one operation says its size.
+    Sizeless,
 }
 
 impl Carrier {
@@ -29,8 +31,12 @@ impl Carrier {
         if let Some(peers) = loaded.missing {
             return Carrier::Missing(peers);
         }
+        let carries = |one: &Operation| one.kind != OperationKind::Barrier;
+        let mut carrying = graph.operations.iter().filter(|one| carries(one)).peekable();
+        let sizeless = carrying.peek().is_some() && carrying.all(|one| one.elements == 0);
         match (graph.workers.len(), hosts(graph)) {
             (0 | 1, _) => Carrier::Nothing,
+            _ if sizeless => Carrier::Sizeless,
             (_, 1) => Carrier::Memory,
             _ => Carrier::Wires,
         }
@@ -44,7 +50,7 @@ impl Carrier {
                 loaded.memory != MemorySource::Usual || loaded.wire == WireSource::Given
             }
             Carrier::Wires => loaded.wire != WireSource::Nowhere,
-            Carrier::Missing(_) => false,
+            Carrier::Missing(_) | Carrier::Sizeless => false,
         }
     }
 
@@ -62,6 +68,10 @@ impl Carrier {
                     .to_string()
             }
             Carrier::Wires => "the trace does not show what the network carries; give --bandwidth".to_string(),
+            Carrier::Sizeless => {
+                "no operation says how much it carries (PyTorch's profiler does with record_shapes=True); all take as long as recorded"
+                    .to_string()
+            }
             Carrier::Missing(peers) => format!(
                 "its operations are of {peers} workers, of whom the trace has one; they take as long as recorded, \
                  whatever the number of workers, the settings and the network"

@@ -266,6 +266,25 @@ fn operations_whose_other_workers_are_missing_take_as_long_as_recorded_and_it_is
     }
 }
 
+#[test]
+fn operations_that_do_not_say_their_size_take_as_long_as_recorded_and_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let path = folder.path().join(format!("rank{rank}.json"));
+        profiled(&path, rank, 2);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("In msg nelems", "nothing")).unwrap();
+    }
+    let trace = folder.path().to_str().unwrap();
+    let found = report(&["replay", trace, "--bandwidth", "1gbit", "--what-if", "device=2x"]);
+    assert_eq!((&found["hosts"], &found["simulated"]), (&json!(2), &json!(false)), "{found}");
+    assert!(notes(&found).contains("record_shapes=True"), "{found}");
+    assert!(found["problems"].to_string().contains("does not say how much it carries"), "{found}");
+    let refused = paceline(&["replay", trace, "--what-if", "bandwidth=1gbit"]);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && error.contains("record_shapes"), "{error}");
+}
+
 /// The file of a worker as our own runtime writes it: five steps, one layer, one operation in each.
 fn recorded(rank: u32) -> String {
     let mut events = Vec::new();

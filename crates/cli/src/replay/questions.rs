@@ -91,7 +91,7 @@ impl Case {
         let known = carrier.is_known(loaded) || carrier == Carrier::Wires && wires_are_known;
         if !known {
             let concerns = |change: &Change| match change {
-                Change::Bandwidth(_) | Change::Latency(_) => carrier == Carrier::Wires,
+                Change::Bandwidth(_) | Change::Latency(_) => carrier != Carrier::Memory,
                 change => concerns_operations(change),
             };
             if !alike && !self.changes.iter().any(concerns) {
