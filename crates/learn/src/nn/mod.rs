@@ -1,5 +1,5 @@
-//! Layers of small networks, with the gradients worked out by hand: dense, rectifier, LSTM, and Adam. They are checked
-//! against finite differences. What a network is for is not known here.
+//! Layers of small networks, with the gradients worked out by hand: dense, rectifier, convolution, pooling, LSTM, and Adam.
+//! They are checked against finite differences. What a network is for is not known here.
 //!
 //! ```
 //! use paceline_learn::{Random, matrix::Matrix, nn::{Adam, Dense, rectified, squared_loss}};
@@ -23,18 +23,26 @@
 //! ```
 
 mod adam;
+mod classes;
+mod convolution;
 mod dense;
 mod loss;
 mod lstm;
+mod network;
 mod parameter;
+mod pooling;
 mod rectifier;
 
 #[cfg(test)]
 mod differences;
 
 pub use adam::Adam;
+pub use classes::{classification_loss, right_classes};
+pub use convolution::{Convolution, ImageShape};
 pub use dense::Dense;
 pub use loss::squared_loss;
 pub use lstm::{Lstm, LstmTrace};
+pub use network::{Activations, Layer, Network};
 pub use parameter::Parameter;
+pub use pooling::Pooling;
 pub use rectifier::{rectified, rectified_backward};

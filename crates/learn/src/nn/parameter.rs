@@ -25,7 +25,15 @@ impl Parameter {
 
     /// Evenly distributed so that what goes through keeps its size (Glorot and Bengio).
     pub(super) fn even(rows: usize, columns: usize, random: &mut Random) -> Parameter {
-        let most = (6.0 / (rows + columns) as f64).sqrt();
+        Parameter::drawn(rows, columns, (6.0 / (rows + columns) as f64).sqrt(), random)
+    }
+
+    /// Evenly distributed so that sums along rows keep their size through a rectifier (He and others).
+    pub(super) fn for_rectifier(rows: usize, columns: usize, random: &mut Random) -> Parameter {
+        Parameter::drawn(rows, columns, (6.0 / columns as f64).sqrt(), random)
+    }
+
+    fn drawn(rows: usize, columns: usize, most: f64, random: &mut Random) -> Parameter {
         let values = (0..rows * columns).map(|_| random.between(-most, most) as f32).collect();
         Parameter::new(Matrix::from_values(rows, columns, values))
     }
