@@ -44,6 +44,11 @@ impl Matrix {
         &mut self.values
     }
 
+    /// All values, row after row, as they lie in memory.
+    pub fn into_values(self) -> Vec<f32> {
+        self.values
+    }
+
     /// One row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.columns..][..self.columns]

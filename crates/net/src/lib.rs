@@ -38,6 +38,7 @@ pub use pending::{Buffers, Handle, Pending};
 pub use runtime::{
     driver::ReportSink,
     mesh::Transport,
+    pace::Pace,
     record::{Entry, Record},
     trace::{
         Activity, Description, Kernel, Place, Recording, Summary, TraceConfig,

@@ -27,6 +27,7 @@ use crate::{
         helm::Helm,
         memory::{Memory, OpMemory, Store},
         mesh::{self, Transport},
+        pace::Pace,
         record::{Record, Recorder},
         trace::{Recording, TraceConfig},
     },
@@ -66,6 +67,8 @@ pub struct WorkerConfig {
     pub record: bool,
     /// Whether the worker watches itself ([`Worker::metrics`]).
     pub measuring: Measuring,
+    /// How fast its connections send, if not as fast as the network takes it. Keep a clone to change it while the worker runs.
+    pub pace: Option<Pace>,
     /// Where notices of slowness go; standard error if `None`.
     pub report: Option<ReportSink>,
 }
@@ -174,7 +177,7 @@ impl Worker {
             },
         )?;
         let accounts = Arc::<Mutex<Vec<Account>>>::default();
-        let mut driver = Driver::new(core, links, report);
+        let mut driver = Driver::new(core, links, report).paced(config.pace);
         if reunion.is_some() {
             let lost = Box::new(control.accuser());
             driver = driver.with_crew(Crew::new(me, view.clone(), lost, accounts.clone()));

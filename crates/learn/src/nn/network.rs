@@ -28,7 +28,8 @@ impl Layer {
         }
     }
 
-    fn learns(&self) -> bool {
+    /// Whether it learns anything.
+    pub fn learns(&self) -> bool {
         matches!(self, Layer::Convolution(_) | Layer::Dense(_))
     }
 

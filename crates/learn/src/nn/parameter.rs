@@ -23,6 +23,13 @@ impl Parameter {
         Parameter { value, gradient: zeros, moments, steps: 0 }
     }
 
+    /// All that was learned, for whoever is to go on in its place: the numbers, what Adam keeps of them, and how often they
+    /// were changed.
+    pub fn state_mut(&mut self) -> ([&mut [f32]; 3], &mut u32) {
+        let [means, squares] = &mut self.moments;
+        ([self.value.values_mut(), means.values_mut(), squares.values_mut()], &mut self.steps)
+    }
+
     /// Evenly distributed so that what goes through keeps its size (Glorot and Bengio).
     pub(super) fn even(rows: usize, columns: usize, random: &mut Random) -> Parameter {
         Parameter::drawn(rows, columns, (6.0 / (rows + columns) as f64).sqrt(), random)

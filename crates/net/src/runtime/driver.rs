@@ -2,6 +2,7 @@
 //! has come, performs what the engine asks for, and sends what can go. It never blocks; whoever owns
 //! the driver decides when to sleep.
 
+mod line;
 mod views;
 
 pub(crate) use views::Rigging;
@@ -11,6 +12,7 @@ use super::{
     core::Core,
     crew::{Crew, Task},
     memory::{self, OpMemory},
+    pace::Line,
     segment::Segment,
     shm::{AsleepWord, Copies, ShmLink},
     tcp::{End, TcpLink},
@@ -69,6 +71,8 @@ pub(crate) struct Driver {
     /// Failed operations whose places some peers may still write: their memory goes back when those
     /// peers have confirmed that they will not, or are gone.
     withdrawing: Vec<Withdrawing>,
+    /// Where connections are paced, what they share.
+    line: Option<Line>,
     asleep: AsleepWord,
     idle_turns: u32,
     next_tick: Time,
@@ -107,6 +111,7 @@ impl Driver {
             in_flight: 0,
             announced: Vec::new(),
             withdrawing: Vec::new(),
+            line: None,
             asleep,
             idle_turns: 0,
             next_tick: Time(u64::MAX),
@@ -224,12 +229,14 @@ impl Driver {
         if self.frozen {
             return false;
         }
-        let mut any = false;
+        let paced = self.is_paced();
+        let mut any = paced && self.flush_line();
         let (me, size) = (self.core.engine.rank(), self.links.len());
         for place in 0..size {
             let index = peer_in_turn(me, place, size).index();
             let flushed = match &mut self.links[index] {
                 None => continue,
+                Some(Link::Tcp { .. }) if paced => continue,
                 Some(Link::Tcp { connections, .. }) => {
                     let mut flushed = Ok(false);
                     for connection in connections.iter_mut().filter(|c| c.wants_to_write()) {
@@ -486,18 +493,22 @@ impl Driver {
         if self.frozen {
             return Some(FROZEN_NAP);
         }
+        let line_is_busy = self.line_is_busy();
         for link in self.links.iter().flatten() {
             let connections: &[TcpLink] = match link {
                 Link::Tcp { connections, .. } => connections,
                 Link::Shm(link) => std::slice::from_ref(&link.bell),
             };
             for connection in connections {
-                let writing = if connection.wants_to_write() { libc::POLLOUT } else { 0 };
-                let events = libc::POLLIN | writing;
+                // What waits for the line does not wait for the kernel.
+                let writing = connection.wants_to_write() && line_is_busy.is_none();
+                let events = libc::POLLIN | if writing { libc::POLLOUT } else { 0 };
                 fds.push(libc::pollfd { fd: connection.fd(), events, revents: 0 });
             }
         }
-        (self.next_tick != Time(u64::MAX)).then(|| self.next_tick.since(self.core.now()))
+        let tick =
+            (self.next_tick != Time(u64::MAX)).then(|| self.next_tick.since(self.core.now()));
+        [tick, line_is_busy].into_iter().flatten().min()
     }
 
     /// Leave in good order: say goodbye and let the last frames go.

@@ -216,19 +216,41 @@ impl TcpLink {
             || self.sealing.as_ref().is_some_and(|sealing| sealing.written < sealing.records.len())
     }
 
+    /// How urgent what waits is: the frame that was begun, or what waits behind it.
+    pub(crate) fn urgency(&self) -> Option<Urgency> {
+        if !self.wants_to_write() {
+            return None;
+        }
+        // Sealed bytes cannot be passed.
+        let first = self.outgoing.in_order().take(2).map(|(frame, _)| frame.urgency).min();
+        first.or(Some(Urgency::FIRST))
+    }
+
     /// Give the kernel what it takes. `delivered` collects what left.
     pub(crate) fn flush(&mut self, delivered: &mut Vec<Key>) -> Result<bool, String> {
         let mut any = false;
-        while self.wants_to_write() {
+        while self.wants_to_write() && self.write(GATHERED_FRAMES, usize::MAX, delivered)? > 0 {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Give the kernel so many frames and bytes at most, which is how many it took: none if it takes none now.
+    pub(crate) fn write(
+        &mut self,
+        frames: usize,
+        most: usize,
+        delivered: &mut Vec<Key>,
+    ) -> Result<usize, String> {
+        // Ends: a signal interrupts a call once.
+        loop {
             let wrote = match &mut self.sealing {
                 None => {
                     let mut slices = [IoSlice::new(&[]); 2 * GATHERED_FRAMES];
                     let mut used = 0;
-                    for (frame, sent) in self.outgoing.in_order().take(GATHERED_FRAMES) {
-                        let (header, payload) = frame.rest(sent);
-                        slices[used] = IoSlice::new(header);
-                        slices[used + 1] = IoSlice::new(payload);
-                        used += 2;
+                    for part in parts(&self.outgoing, frames, most) {
+                        slices[used] = IoSlice::new(part);
+                        used += 1;
                     }
                     self.stream.write_vectored(&slices[..used])
                 }
@@ -236,26 +258,27 @@ impl TcpLink {
                     if sealing.written == sealing.records.len() {
                         sealing.records.clear();
                         sealing.written = 0;
-                        seal_turn(&mut self.outgoing, sealing, delivered);
+                        let most = most.min(SEAL_TURN_BYTES);
+                        seal_turn(&mut self.outgoing, sealing, frames, most, delivered);
                     }
-                    self.stream.write(&sealing.records[sealing.written..])
+                    let rest = &sealing.records[sealing.written..];
+                    self.stream.write(&rest[..rest.len().min(most)])
                 }
             };
             match wrote {
                 Ok(0) => return Err("its connection takes no more bytes".to_string()),
                 Ok(bytes) => {
-                    any = true;
                     match &mut self.sealing {
                         None => self.outgoing.advance(bytes, delivered),
                         Some(sealing) => sealing.written += bytes,
                     }
+                    return Ok(bytes);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(&error)),
             }
         }
-        Ok(any)
     }
 
     /// Read what is there, up to a turn's worth.
@@ -340,21 +363,32 @@ impl TcpLink {
 /// Bytes read (0 is the end of the stream) and whether there may be more; or what the peer did wrong.
 type Received = Result<(usize, bool), String>;
 
-fn seal_turn(outgoing: &mut Outgoing, sealing: &mut Sealing, delivered: &mut Vec<Key>) {
-    let mut parts: [&[u8]; 2 * GATHERED_FRAMES] = [&[]; 2 * GATHERED_FRAMES];
+/// What is to leave next: headers and payload of so many frames, of so many bytes at most.
+fn parts(outgoing: &Outgoing, frames: usize, most: usize) -> impl Iterator<Item = &[u8]> {
+    let frames = outgoing.in_order().take(frames.min(GATHERED_FRAMES));
+    let parts = frames.flat_map(|(frame, sent)| <[&[u8]; 2]>::from(frame.rest(sent)));
+    parts.scan(most, |left, part| {
+        let taken = part.len().min(*left);
+        *left -= taken;
+        Some(&part[..taken])
+    })
+}
+
+fn seal_turn(
+    outgoing: &mut Outgoing,
+    sealing: &mut Sealing,
+    frames: usize,
+    most: usize,
+    delivered: &mut Vec<Key>,
+) {
+    let mut gathered: [&[u8]; 2 * GATHERED_FRAMES] = [&[]; 2 * GATHERED_FRAMES];
     let (mut used, mut total) = (0, 0);
-    for (frame, sent) in outgoing.in_order().take(GATHERED_FRAMES) {
-        for part in <[&[u8]; 2]>::from(frame.rest(sent)) {
-            let taken = part.len().min(SEAL_TURN_BYTES - total);
-            parts[used] = &part[..taken];
-            used += 1;
-            total += taken;
-        }
-        if total == SEAL_TURN_BYTES {
-            break;
-        }
+    for part in parts(outgoing, frames, most) {
+        gathered[used] = part;
+        used += 1;
+        total += part.len();
     }
-    sealing.sealer.seal_parts_into(&parts[..used], &mut sealing.records);
+    sealing.sealer.seal_parts_into(&gathered[..used], &mut sealing.records);
     outgoing.advance(total, delivered);
 }
 
