@@ -46,6 +46,38 @@ fn bytes_over_paced_connections_take_at_least_bytes_over_rate() {
 }
 
 #[test]
+fn what_comes_to_a_slow_worker_takes_as_long_as_what_leaves_it() {
+    let (fast, slow) = (Pace::default(), Pace::new(Rate::from_bytes_per_second(2e6)));
+    let configured = std::sync::Mutex::new(0);
+    let config = || {
+        let mut count = configured.lock().unwrap();
+        *count += 1;
+        // One of the two, whichever starts first: the data is sent both ways.
+        let pace = if *count == 1 { slow.clone() } else { fast.clone() };
+        WorkerConfig { pace: Some(pace), ..WorkerConfig::default() }
+    };
+    let took = cluster::run_with(2, Settings::default(), Wiring::Tcp, config, |worker| {
+        let mut both = [Duration::ZERO; 2];
+        for (from, took) in both.iter_mut().enumerate() {
+            worker.barrier("begin").unwrap();
+            let begin = Instant::now();
+            let mut data = vec![1_u8; 500_000];
+            let (from, to) = (Rank(from as u32), Rank(1 - from as u32));
+            if worker.rank() == from {
+                worker.send("data", to, &data).unwrap();
+            } else {
+                worker.recv("data", from, &mut data).unwrap();
+            }
+            worker.barrier("end").unwrap();
+            *took = begin.elapsed();
+        }
+        both
+    });
+    let least = Duration::from_secs_f64((5e5 - 4500.0) / 2e6);
+    assert!(took.iter().flatten().all(|took| *took >= least), "{took:?}");
+}
+
+#[test]
 fn the_urgent_overtakes_what_waits_for_the_line() {
     let pace = Pace::default();
     let settings = Settings { partition: ByteSize::kib(16), ..Settings::default() };

@@ -12,13 +12,13 @@ use super::{
     core::Core,
     crew::{Crew, Task},
     memory::{self, OpMemory},
-    pace::Line,
     segment::Segment,
     shm::{AsleepWord, Copies, ShmLink},
     tcp::{End, TcpLink},
     trace::EngineSource,
 };
 use crate::handle::Completion;
+use line::Lines;
 use paceline_job::{Rank, Time, ViewVersion};
 use paceline_sync::{
     event::{Action, Event, Loc, OpError, OpId, Payload, Post, Report},
@@ -72,7 +72,9 @@ pub(crate) struct Driver {
     /// peers have confirmed that they will not, or are gone.
     withdrawing: Vec<Withdrawing>,
     /// Where connections are paced, what they share.
-    line: Option<Line>,
+    lines: Option<Lines>,
+    /// Where they are, who is the first to be heard.
+    first_to_receive: usize,
     asleep: AsleepWord,
     idle_turns: u32,
     next_tick: Time,
@@ -111,7 +113,8 @@ impl Driver {
             in_flight: 0,
             announced: Vec::new(),
             withdrawing: Vec::new(),
-            line: None,
+            lines: None,
+            first_to_receive: 0,
             asleep,
             idle_turns: 0,
             next_tick: Time(u64::MAX),
@@ -183,13 +186,16 @@ impl Driver {
         }
         let now = self.core.look_at_clock();
         let look_at_bells = self.idle_turns.is_multiple_of(BELL_TURNS);
-        let mut any = false;
+        let paced = self.is_paced();
+        let mut any = paced && self.receive_over_line();
         for index in 0..self.links.len() {
             let from = Rank(index as u32);
             let received = match &mut self.links[index] {
                 None => continue,
+                Some(Link::Tcp { .. }) if paced => continue,
                 Some(Link::Tcp { connections, .. }) => {
-                    receive_all(connections, from, &mut self.core)
+                    receive_all(connections, from, &mut self.core, usize::MAX)
+                        .map(|bytes| bytes > 0)
                 }
                 Some(Link::Shm(link)) => {
                     let received = link.receive(from, &mut self.core, &mut self.copies);
@@ -493,22 +499,25 @@ impl Driver {
         if self.frozen {
             return Some(FROZEN_NAP);
         }
-        let line_is_busy = self.line_is_busy();
+        let [sending_waits, receiving_waits] = self.lines_are_busy();
         for link in self.links.iter().flatten() {
-            let connections: &[TcpLink] = match link {
-                Link::Tcp { connections, .. } => connections,
-                Link::Shm(link) => std::slice::from_ref(&link.bell),
+            // What waits for a line does not wait for the kernel.
+            let (connections, reading, writing) = match link {
+                Link::Tcp { connections, .. } => {
+                    (&connections[..], receiving_waits.is_none(), sending_waits.is_none())
+                }
+                Link::Shm(link) => (std::slice::from_ref(&link.bell), true, true),
             };
             for connection in connections {
-                // What waits for the line does not wait for the kernel.
-                let writing = connection.wants_to_write() && line_is_busy.is_none();
-                let events = libc::POLLIN | if writing { libc::POLLOUT } else { 0 };
+                let writing = writing && connection.wants_to_write();
+                let reading = if reading { libc::POLLIN } else { 0 };
+                let events = reading | if writing { libc::POLLOUT } else { 0 };
                 fds.push(libc::pollfd { fd: connection.fd(), events, revents: 0 });
             }
         }
         let tick =
             (self.next_tick != Time(u64::MAX)).then(|| self.next_tick.since(self.core.now()));
-        [tick, line_is_busy].into_iter().flatten().min()
+        [tick, sending_waits, receiving_waits].into_iter().flatten().min()
     }
 
     /// Leave in good order: say goodbye and let the last frames go.
@@ -542,19 +551,24 @@ impl Driver {
     }
 }
 
-/// A turn of all connections to a peer. It has left when it has left on each of them.
-fn receive_all(connections: &mut Vec<TcpLink>, from: Rank, core: &mut Core) -> Result<bool, End> {
-    let mut any = false;
+/// A turn of all connections to a peer, of so many bytes at most: how many it was. It has left when it has left on each of them.
+fn receive_all(
+    connections: &mut Vec<TcpLink>,
+    from: Rank,
+    core: &mut Core,
+    most: usize,
+) -> Result<usize, End> {
+    let mut bytes = 0;
     let mut index = 0;
-    while index < connections.len() {
-        match connections[index].receive(from, core) {
-            Ok(something) => {
-                any |= something;
+    while index < connections.len() && bytes < most {
+        match connections[index].receive(from, core, most - bytes) {
+            Ok(received) => {
+                bytes += received;
                 index += 1;
             }
             Err(End::Left) => drop(connections.remove(index)),
             Err(end) => return Err(end),
         }
     }
-    if connections.is_empty() { Err(End::Left) } else { Ok(any) }
+    if connections.is_empty() { Err(End::Left) } else { Ok(bytes) }
 }

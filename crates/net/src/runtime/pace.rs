@@ -1,6 +1,6 @@
-//! A line of a stated rate in front of a worker's connections: how many bytes may leave now, and how long the next have to
-//! wait. It stands for a slow wire where there is none, without asking anybody for privileges. It knows no frames: which of them
-//! goes first is said elsewhere.
+//! A line of a stated rate in front of a worker's connections, one for each direction: how many bytes may pass now, and how long
+//! the next have to wait. It stands for a slow wire where there is none, without asking anybody for privileges. It knows no
+//! frames: which of them goes first is said elsewhere.
 
 use paceline_job::{Rate, Time};
 use std::{
@@ -19,7 +19,7 @@ const PACKET_BYTES: f64 = 1500.0;
 /// the line makes up for so much.
 const LATENESS: Duration = Duration::from_millis(20);
 
-/// What a worker's connections may send, all together. Its clones are the same pace, so that it can be changed while the
+/// What a worker's connections may send, all together, and as much again what they may receive. Its clones are the same pace, so that it can be changed while the
 /// worker runs. Memory that workers share is not paced.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
@@ -52,7 +52,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Line {
     pace: Pace,
-    /// What has left keeps it busy until then.
+    /// What has passed keeps it busy until then.
     busy_until: Time,
     /// Whether nothing waits: what it does not carry then is lost.
     idle: bool,
@@ -67,7 +67,7 @@ impl Line {
         self.pace.rate().is_some()
     }
 
-    /// Bytes that may leave now, where some wait.
+    /// Bytes that may pass now, where some wait.
     pub(crate) fn allowance(&mut self, now: Time) -> usize {
         let Some(rate) = self.pace.rate() else { return usize::MAX };
         let latest =
@@ -80,7 +80,7 @@ impl Line {
         (unused + PACKET_BYTES) as usize
     }
 
-    /// So many bytes have left.
+    /// So many bytes have passed.
     pub(crate) fn carry(&mut self, bytes: usize) {
         if let Some(rate) = self.pace.rate() {
             let seconds = bytes as f64 / rate.bytes_per_second();

@@ -488,8 +488,8 @@ impl ShmLink {
     /// first: the end counts once the ring is empty.
     pub(crate) fn listen(&mut self, from: Rank, core: &mut Core) -> Result<bool, End> {
         if self.end.is_none() {
-            match self.bell.receive(from, core) {
-                Ok(any) => return Ok(any),
+            match self.bell.receive(from, core, usize::MAX) {
+                Ok(bytes) => return Ok(bytes > 0),
                 Err(end) => self.end = Some(end),
             }
         }

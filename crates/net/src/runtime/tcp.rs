@@ -281,15 +281,21 @@ impl TcpLink {
         }
     }
 
-    /// Read what is there, up to a turn's worth.
-    pub(crate) fn receive(&mut self, from: Rank, core: &mut Core) -> Result<bool, End> {
+    /// Read what is there, up to a turn's worth and to `most` bytes, or little more where they are sealed: how many it was.
+    pub(crate) fn receive(
+        &mut self,
+        from: Rank,
+        core: &mut Core,
+        most: usize,
+    ) -> Result<usize, End> {
         if self.outgoing.control.len() > WAITING_CONTROL_FRAMES {
             return Err(End::Broken("it reads none of what it is answered".to_string()));
         }
         let mut turn = 0;
-        while turn < READ_TURN_BYTES {
+        let most = most.min(READ_TURN_BYTES);
+        while turn < most {
             let read = match &mut self.opener {
-                None => self.receive_plain(from, core),
+                None => self.receive_plain(from, core, most - turn),
                 Some(_) => self.receive_sealed(from, core),
             };
             match read {
@@ -308,19 +314,21 @@ impl TcpLink {
                 Err(error) => return Err(End::Broken(broken(&error))),
             }
         }
-        Ok(turn > 0)
+        Ok(turn)
     }
 
     /// One read: the rest of a payload straight into place, and whatever follows into the inbox.
-    fn receive_plain(&mut self, from: Rank, core: &mut Core) -> io::Result<Received> {
+    fn receive_plain(&mut self, from: Rank, core: &mut Core, most: usize) -> io::Result<Received> {
         let Some(space) = self.parser.payload_space() else {
-            let bytes = self.stream.read(&mut self.inbox)?;
-            let full = bytes == self.inbox.len();
+            let inbox = &mut self.inbox[..most.min(INBOX_BYTES)];
+            let bytes = self.stream.read(inbox)?;
+            let full = bytes == inbox.len();
             return Ok(self.parser.take(&self.inbox[..bytes], from, core).map(|()| (bytes, full)));
         };
-        let wanted = space.len().min(BITE_BYTES);
+        let wanted = space.len().min(BITE_BYTES).min(most);
         let whole = wanted == space.len();
-        let mut slices = [IoSliceMut::new(&mut space[..wanted]), IoSliceMut::new(&mut self.inbox)];
+        let inbox = &mut self.inbox[..(most - wanted).min(INBOX_BYTES)];
+        let mut slices = [IoSliceMut::new(&mut space[..wanted]), IoSliceMut::new(inbox)];
         // Past a bite in the middle of a payload comes more payload, which belongs elsewhere.
         let used = if whole { 2 } else { 1 };
         let bytes = self.stream.read_vectored(&mut slices[..used])?;

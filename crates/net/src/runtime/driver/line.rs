@@ -1,32 +1,72 @@
-//! How a driver sends where its connections are paced: over one line for all of them, whatever waits the most urgently first.
-//! How fast the line is stands in `pace.rs`.
+//! How a driver sends and receives where its connections are paced: over one line for all of them in each direction, and what
+//! waits to be sent the most urgently goes first. How fast lines are stands in `pace.rs`.
 
-use super::{Driver, Link};
+use super::{Driver, Link, receive_all};
 use crate::runtime::{
     pace::{Line, Pace},
     tcp::TcpLink,
 };
+use paceline_job::Rank;
 use std::time::Duration;
 
+/// What all connections share, there and back.
+#[derive(Debug)]
+pub(super) struct Lines {
+    out: Line,
+    into: Line,
+}
+
 impl Driver {
-    /// Send over connections no faster than this says.
+    /// Send and receive over connections no faster than this says.
     pub(crate) fn paced(self, pace: Option<Pace>) -> Driver {
-        Driver { line: pace.map(Line::new), ..self }
+        let lines = |pace: Pace| Lines { out: Line::new(pace.clone()), into: Line::new(pace) };
+        Driver { lines: pace.map(lines), ..self }
     }
 
     pub(super) fn is_paced(&self) -> bool {
-        self.line.as_ref().is_some_and(Line::is_limited)
+        self.lines.as_ref().is_some_and(|lines| lines.out.is_limited())
     }
 
-    /// How long connections have to wait for the line.
-    pub(super) fn line_is_busy(&self) -> Option<Duration> {
-        self.line.as_ref()?.wait(self.core.now())
+    /// How long connections have to wait before they send, and before they receive.
+    pub(super) fn lines_are_busy(&self) -> [Option<Duration>; 2] {
+        let now = self.core.now();
+        let lines = self.lines.as_ref();
+        [lines.and_then(|lines| lines.out.wait(now)), lines.and_then(|lines| lines.into.wait(now))]
+    }
+
+    /// Receive as much as the line carries. Each turn another connection is the first.
+    pub(super) fn receive_over_line(&mut self) -> bool {
+        let (now, size) = (self.core.now(), self.links.len());
+        let mut any = false;
+        self.first_to_receive = self.first_to_receive.wrapping_add(1);
+        for place in 0..size {
+            let Some(lines) = &mut self.lines else { break };
+            let index = (self.first_to_receive.wrapping_add(place)) % size;
+            let from = Rank(index as u32);
+            let Some(Link::Tcp { connections, .. }) = &mut self.links[index] else { continue };
+            let allowance = lines.into.allowance(now);
+            if allowance == 0 {
+                return any;
+            }
+            match receive_all(connections, from, &mut self.core, allowance) {
+                Ok(bytes) => {
+                    lines.into.carry(bytes);
+                    any |= bytes > 0;
+                }
+                Err(end) => self.lose(from, end),
+            }
+            self.perform();
+        }
+        if !any && let Some(lines) = &mut self.lines {
+            lines.into.rest();
+        }
+        any
     }
 
     /// Send as much as the line carries: a frame at a time, the most urgent of all connections. Says whether anything went out.
     pub(super) fn flush_line(&mut self) -> bool {
         let now = self.core.now();
-        let Some(line) = &mut self.line else { return false };
+        let Some(Lines { out: line, .. }) = &mut self.lines else { return false };
         let mut any = false;
         // Connections that take nothing now, or are at their end.
         let mut stuck = Vec::new();
