@@ -4,6 +4,7 @@
 mod bench;
 mod carrier;
 mod coordinator;
+mod demo;
 mod exit;
 mod job;
 mod learn;
@@ -30,6 +31,7 @@ use std::process::ExitCode;
     max_term_width = 100,
     after_help = "\
 Examples:
+  paceline demo                            see in two minutes what this does
   paceline run -n 4 -- python train.py     train on four local workers
   paceline replay trace/                   where the time goes, and what if
   paceline optimize trace/ -o plan.toml    what would make it faster
@@ -52,6 +54,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::DemoArgs),
     Run(run::RunArgs),
     Coordinator(coordinator::CoordinatorArgs),
     /// Learn anew what the program predicts with.
@@ -71,6 +74,9 @@ enum Command {
     /// One rank of ours in a benchmark.
     #[command(hide = true, name = bench::ours::WORKER)]
     BenchWorker(bench::WorkerArgs),
+    /// One worker of the demo.
+    #[command(hide = true, name = demo::worker::SUBCOMMAND)]
+    DemoWorker(demo::worker::WorkerArgs),
     /// The process that cleans up after a `paceline run` that was killed.
     #[command(hide = true, name = run::guard::SUBCOMMAND)]
     Guard,
@@ -85,6 +91,7 @@ enum Benchmark {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(arguments) => demo::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Learn(command) => learn::run(command),
@@ -99,6 +106,7 @@ fn main() -> ExitCode {
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),
+        Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -4,7 +4,7 @@
 mod auto;
 mod cost;
 mod groups;
-mod text;
+pub mod text;
 mod world;
 
 use crate::{exit::UsageError, settings::read_topology};

@@ -24,6 +24,15 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Listens from now on; a second signal changes nothing. For those whose way out is short and has something to restore.
+    pub fn listen_calmly() -> Result<Interrupt> {
+        let interrupt = Interrupt::default();
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, interrupt.0.clone())?;
+        }
+        Ok(interrupt)
+    }
+
     /// An error if the user wants to leave.
     pub fn check(&self) -> Result<()> {
         if self.raised() {

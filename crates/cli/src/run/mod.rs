@@ -7,7 +7,7 @@ mod environment;
 pub mod guard;
 mod lines;
 mod output;
-mod process;
+pub mod process;
 mod report;
 pub mod signals;
 mod supervision;

@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     io,
     os::unix::process::CommandExt,
-    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 /// What to start.
@@ -54,6 +54,11 @@ impl WorkerProcess {
             (Some(stdout), Some(stderr)) => Ok((WorkerProcess { rank, child }, stdout, stderr)),
             _ => unreachable!("both streams were asked for as pipes"),
         }
+    }
+
+    /// The end that it reads from, if it was started with a pipe; once.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     /// Its process number, which is also its group's.

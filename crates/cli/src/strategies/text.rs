@@ -11,20 +11,29 @@ const INDENT: &str = "    ";
 
 /// A paragraph in indented lines.
 pub fn wrapped(paragraph: &str) -> String {
-    let mut lines = String::new();
-    let mut line = String::new();
+    let lines = broken(paragraph, WIDTH - INDENT.len());
+    lines.iter().map(|line| format!("{INDENT}{line}\n")).collect()
+}
+
+/// A paragraph in lines of so many columns, but for words that are longer.
+pub fn broken(paragraph: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut left = columns;
     for word in paragraph.split_whitespace() {
-        let length = INDENT.len() + line.chars().count() + 1 + word.chars().count();
-        if !line.is_empty() && length > WIDTH {
-            lines += &format!("{INDENT}{line}\n");
-            line.clear();
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if line.is_empty() || left > length => {
+                left = left.saturating_sub(length + usize::from(!line.is_empty()));
+                *line += if line.is_empty() { "" } else { " " };
+                *line += word;
+            }
+            _ => {
+                left = columns.saturating_sub(length);
+                lines.push(word.to_string());
+            }
         }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
     }
-    lines + &format!("{INDENT}{line}\n")
+    lines
 }
 
 /// Lines moved to the right.

@@ -1,0 +1,166 @@
+//! `paceline demo`: a real network, trained on four worker processes of this machine, through everything that can happen to a
+//! job. This file reads the command line and checks that the demo can run; `stages.rs` is its course.
+
+mod course;
+mod images;
+mod learner;
+mod outcome;
+mod prediction;
+mod protocol;
+mod rates;
+mod report;
+mod screen;
+mod show;
+mod staff;
+mod stages;
+pub mod worker;
+
+use crate::{bench::interrupt::Interrupt, exit::UsageError};
+use anyhow::{Context, Result};
+use clap::Args;
+use images::Data;
+use paceline_job::{ByteSize, Rate};
+use show::Show;
+use stages::{Conditions, Demo, USUAL_SECONDS, WORKERS};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// What a worker takes besides its images: parameters, activations of a batch, buffers of links.
+const WORKER_BYTES: u64 = 96 << 20;
+
+/// See in two minutes what this does: a job that is scheduled, slowed down, tuned, hurt, healed and predicted.
+///
+/// Trains a convolutional network on Fashion-MNIST with four worker processes of this machine. They stand for machines:
+/// their links are paced to a rate at which communication matters. Needs no other program, no GPU and no privileges, and keeps to the
+/// loopback interface. Every number that it shows is measured in this run.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  paceline demo
+  paceline demo --plain | tee demo.log
+  paceline demo --json > demo.json
+  paceline demo --data /usr/share/datasets/fashion-mnist --rate 50mbit
+
+Exit codes:
+  0  it ran to its end
+  1  something failed, or it was interrupted
+  2  the command line is wrong")]
+pub struct DemoArgs {
+    /// A folder with the four files of Fashion-MNIST or MNIST, compressed or not [default: 7,000 images that come with the
+    /// command].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// What each worker's link carries [default: what sends gradients in the time that computing takes].
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+
+    /// What the stages take together; shorter ones show less.
+    #[arg(long, value_name = "N", default_value_t = USUAL_SECONDS, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+
+    /// Images of one worker in a step: more take longer to compute, for the same bytes to send.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=64))]
+    batch: u64,
+
+    /// The port on loopback at which workers meet [default: any].
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    port: u16,
+
+    /// Keep the recorded trace here, for `paceline replay` and Perfetto.
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
+
+    /// Lines instead of a view that is drawn again and again.
+    #[arg(long)]
+    plain: bool,
+
+    /// Print what was measured as JSON; lines go to standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run the command.
+pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
+    let interrupt = Interrupt::listen_calmly()?;
+    let data = Data::load(arguments.data.as_deref())?;
+    let needed = (WORKERS as u64 + 1) * (WORKER_BYTES + data.bytes() as u64);
+    drop(data);
+    if let Some(free) = available_memory() {
+        check_memory(needed, free)?;
+    }
+    if let Some(folder) = &arguments.trace {
+        check_empty(folder)?;
+    }
+    let kept = tempfile::tempdir().context("there is no place for the trace")?;
+    let traces = arguments.trace.clone().unwrap_or_else(|| kept.path().to_path_buf());
+    let conditions = Conditions {
+        rate: arguments.rate,
+        seconds: arguments.seconds as f64,
+        batch: arguments.batch,
+        port: arguments.port,
+        traces,
+    };
+    let mut show = Show::suitable(arguments.plain, arguments.json)?;
+    let played = Demo::new(conditions, arguments.data.as_deref(), &mut show, interrupt).play();
+    // The terminal is as it was before anything else is said.
+    drop(show);
+    let outcome = played?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report::json(&outcome))?);
+    } else {
+        print!("{}", report::table(&outcome));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Files of another run beside ours would be taken for workers of it.
+fn check_empty(folder: &Path) -> Result<()> {
+    let Ok(mut files) = std::fs::read_dir(folder) else { return Ok(()) };
+    if files.next().is_none() {
+        return Ok(());
+    }
+    let text = format!(
+        "--trace {}: there is something in it; give an empty folder or a new one",
+        folder.display()
+    );
+    Err(UsageError::new(text).into())
+}
+
+fn check_memory(needed: u64, free: u64) -> Result<()> {
+    if free >= needed {
+        return Ok(());
+    }
+    let (needed, free) = (ByteSize(needed).rounded(), ByteSize(free).rounded());
+    let text = format!(
+        "the demo needs about {needed} of memory, and {free} are free: end something else first"
+    );
+    Err(UsageError::new(text).into())
+}
+
+/// What Linux says could be had without swapping; nothing where it does not say.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_memory_is_said_before_anything_is_started() {
+        assert!(check_memory(1 << 30, 1 << 30).is_ok());
+        let refusal = check_memory(500 << 20, 100 << 20).unwrap_err().to_string();
+        assert!(refusal.contains("500 MiB") && refusal.contains("100 MiB"), "{refusal}");
+    }
+
+    #[test]
+    fn linux_says_how_much_memory_is_free() {
+        assert!(available_memory().is_some_and(|bytes| bytes > 0));
+    }
+}
