@@ -14,7 +14,8 @@ const MOST: usize = 64;
 pub(super) struct Recollections(VecDeque<(Candidate, Conditions)>);
 
 impl Recollections {
-    /// This candidate was measured under these conditions, at their speed.
+    /// This candidate was measured under these conditions, at their speed. It takes the place of what was measured of it under
+    /// much the same.
     pub fn keep(
         &mut self,
         candidate: &Candidate,
@@ -22,8 +23,8 @@ impl Recollections {
         noise: impl Fn(Signal) -> f64,
     ) {
         self.0.retain(|(other, before)| {
-            other != candidate
-                || !Comparison { before: *before, after: conditions }.is_alike(&noise)
+            let compared = Comparison { before: *before, after: conditions };
+            other != candidate || compared.incomparable(&noise).is_some()
         });
         if self.0.len() == MOST {
             self.0.pop_front();
@@ -31,23 +32,26 @@ impl Recollections {
         self.0.push_back((candidate.clone(), conditions));
     }
 
-    /// What candidates give, as far as they were measured under conditions like these, the latest of each: in proportion to
-    /// what is in force, if that was measured then, too. Whatever else made it slower makes all slower.
+    /// What candidates give, as far as they were measured under conditions not unlike these, each under those nearest to these: in
+    /// proportion to what is in force, if that was measured then, too. Whatever else made it slower makes all slower.
     pub fn under(
         &self,
         conditions: Conditions,
         present: &Candidate,
         noise: impl Fn(Signal) -> f64,
     ) -> Vec<Known> {
-        let alike = |(_, before): &&(Candidate, Conditions)| {
-            Comparison { before: *before, after: conditions }.is_alike(&noise)
-        };
-        let mut found: Vec<Known> = Vec::new();
-        for (candidate, Conditions { speed, .. }) in self.0.iter().rev().filter(alike) {
-            if found.iter().all(|known| known.candidate != *candidate) {
-                found.push(Known { candidate: candidate.clone(), speed: *speed });
+        let mut nearest: Vec<(f64, Known)> = Vec::new();
+        for (candidate, before) in self.0.iter().rev() {
+            let compared = Comparison { before: *before, after: conditions };
+            let Some(distance) = compared.distance(&noise) else { continue };
+            let known = Known { candidate: candidate.clone(), speed: before.speed };
+            match nearest.iter_mut().find(|(_, other)| other.candidate == *candidate) {
+                Some(found) if distance < found.0 => *found = (distance, known),
+                Some(_) => {}
+                None => nearest.push((distance, known)),
             }
         }
+        let mut found: Vec<Known> = nearest.into_iter().map(|(_, known)| known).collect();
         let then = found.iter().find(|known| known.candidate == *present);
         let factor = then.map_or(1.0, |then| conditions.speed / then.speed);
         found.iter_mut().for_each(|known| known.speed *= factor);
@@ -85,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_comes_back_with_its_conditions_and_the_latest_counts() {
+    fn what_was_measured_comes_back_with_its_conditions() {
         let mut kept = Recollections::default();
         kept.keep(&candidate("ring"), conditions(7.0, 1.3e9), quiet);
         kept.keep(&candidate("ring"), conditions(7.2, 1.3e9), quiet);
@@ -95,6 +99,15 @@ mod tests {
         assert_eq!(slow, [("double_tree".to_string(), 1.1), ("ring".to_string(), 0.8)]);
         let healed = speeds(&kept, conditions(6.0, 1.1e9), "double_tree");
         assert_eq!(healed, [("ring".to_string(), 7.2)]);
+    }
+
+    #[test]
+    fn of_one_candidate_the_nearest_conditions_count() {
+        let mut kept = Recollections::default();
+        kept.keep(&candidate("ring"), conditions(4.0, 6e8), quiet);
+        kept.keep(&candidate("ring"), conditions(7.0, 1e9), quiet);
+        let at = |wire| speeds(&kept, conditions(1.0, wire), "double_tree")[0].1;
+        assert_eq!((at(7e8), at(8.5e8)), (4.0, 7.0));
     }
 
     #[test]

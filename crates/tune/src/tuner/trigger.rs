@@ -60,8 +60,6 @@ const MATTERS: f64 = 0.05;
 /// What the slowest wire is seen to carry depends on settings a little, but not this much. What others are seen to carry
 /// depends on how long they wait for it.
 const OTHER_WIRE: f64 = 1.5;
-/// Conditions whose slowest wires differ by less are alike; settings alone make that much of a difference in what is seen.
-const ALIKE_WIRE: f64 = 1.3;
 /// A difference of fewer deviations is noise.
 const DEVIATIONS: f64 = 3.0;
 /// A job that is this much slower is slower by its settings, or by its wires.
@@ -83,32 +81,36 @@ impl Comparison {
     /// What changed beside the settings, if anything did that makes the speeds incomparable. `noise` is the relative
     /// deviation of a signal.
     pub fn incomparable(&self, noise: impl Fn(Signal) -> f64) -> Option<Change> {
-        use Signal::{SlowestComputation, SlowestWire, UsualComputation};
-        let Comparison { before, after } = self;
-        let fastest = before.speed.max(after.speed);
-        let matters = |from: f64, to: f64| (to - from).abs() * fastest > MATTERS;
-        let differs = |signal: Signal, factor: f64, from: f64, to: f64| {
-            let known = from > 0.0 && to > 0.0;
-            let ratio = (to / from).max(from / to);
-            let differs = known && ratio > factor && ratio.ln() > DEVIATIONS * noise(signal);
-            differs.then_some(Change { signal, from, to })
-        };
-        let computation = |signal: Signal, from: f64, to: f64| {
-            differs(signal, OTHER_COMPUTATION, from, to).filter(|_| matters(from, to))
-        };
-        computation(UsualComputation, before.usual_computation, after.usual_computation)
-            .or_else(|| {
-                let (from, to) = (before.slowest_computation, after.slowest_computation);
-                computation(SlowestComputation, from, to)
-            })
-            .or_else(|| differs(SlowestWire, OTHER_WIRE, before.slowest_wire, after.slowest_wire))
+        let (from, to) = (self.before.slowest_wire, self.after.slowest_wire);
+        self.other_computation(&noise)
+            .or_else(|| differs(Signal::SlowestWire, OTHER_WIRE, from, to, noise))
     }
 
-    /// Whether what was measured then may be compared with what is measured now, long after.
-    pub fn is_alike(&self, noise: impl Fn(Signal) -> f64) -> bool {
+    /// How unlike the wires were when something was measured long ago, as the logarithm of a ratio; `None` if that says nothing
+    /// about now.
+    pub fn distance(&self, noise: impl Fn(Signal) -> f64) -> Option<f64> {
         let (before, after) = (self.before.slowest_wire, self.after.slowest_wire);
-        let alike = (after / before).max(before / after) < ALIKE_WIRE;
-        (alike || before == after) && self.incomparable(noise).is_none()
+        let distance = if before == after { 0.0 } else { (after / before).ln().abs() };
+        self.incomparable(noise).is_none().then_some(distance)
+    }
+
+    fn other_computation(&self, noise: impl Fn(Signal) -> f64) -> Option<Change> {
+        use Signal::{SlowestComputation, UsualComputation};
+        let Comparison { before, after } = self;
+        let fastest = before.speed.max(after.speed);
+        let matters = |change: &Change| (change.to - change.from).abs() * fastest > MATTERS;
+        let computation = |signal: Signal, from: f64, to: f64| {
+            differs(signal, OTHER_COMPUTATION, from, to, &noise).filter(matters)
+        };
+        computation(UsualComputation, before.usual_computation, after.usual_computation).or_else(
+            || {
+                computation(
+                    SlowestComputation,
+                    before.slowest_computation,
+                    after.slowest_computation,
+                )
+            },
+        )
     }
 
     /// Whether the job is slower by more than longer computation explains. Then settings that keep wires waiting are as likely
@@ -140,6 +142,20 @@ impl Trigger {
             [1.0 - margin, 1.0 + margin].map(|off| verdict(promised, measured * off));
         least == most
     }
+}
+
+/// The change of a signal by more than a factor, and by more than its noise.
+fn differs(
+    signal: Signal,
+    factor: f64,
+    from: f64,
+    to: f64,
+    noise: impl Fn(Signal) -> f64,
+) -> Option<Change> {
+    let known = from > 0.0 && to > 0.0;
+    let ratio = (to / from).max(from / to);
+    let differs = known && ratio > factor && ratio.ln() > DEVIATIONS * noise(signal);
+    differs.then_some(Change { signal, from, to })
 }
 
 /// What to make of a candidate that promised a gain and was then measured: confirm, disappoint or roll back.
