@@ -1,7 +1,8 @@
 //! `paceline demo`: a real network, trained on four worker processes of this machine, through everything that can happen to a
-//! job. This file reads the command line and checks that the demo can run; `stages.rs` is its course.
+//! job. This file reads the command line and checks that the demo can run; `stages.rs` is what happens.
 
 mod course;
+mod direction;
 mod images;
 mod learner;
 mod outcome;
@@ -18,10 +19,11 @@ pub mod worker;
 use crate::{bench::interrupt::Interrupt, exit::UsageError};
 use anyhow::{Context, Result};
 use clap::Args;
+use direction::{Conditions, Demo};
 use images::Data;
 use paceline_job::{ByteSize, Rate};
 use show::Show;
-use stages::{Conditions, Demo, USUAL_SECONDS, WORKERS};
+use stages::{USUAL_SECONDS, WORKERS};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,

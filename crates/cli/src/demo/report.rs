@@ -28,7 +28,7 @@ pub fn table(outcome: &Outcome) -> String {
         text += &line([&changed, &before, &after], "");
         text += &wrapped(&means);
     }
-    text += &line(["replayed from a trace of the second", "predicted", "measured"], "");
+    text += &line(["replayed from the recorded trace", "predicted", "measured"], "");
     for (what, prediction) in predictions(outcome) {
         let [predicted, measured] = [prediction.predicted_ms, prediction.measured_ms]
             .map(|milliseconds| format!("{milliseconds:.0} ms/step"));
