@@ -214,7 +214,9 @@ fn what_is_wrong_is_said_before_anything_is_started() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("empty folder"), "{said}");
 
-    for wrong in [["--seconds", "0"], ["--rate", "fast"], ["--batch", "100000"]] {
+    for wrong in
+        [["--seconds", "0"], ["--rate", "fast"], ["--rate", "1kbit"], ["--batch", "100000"]]
+    {
         assert_eq!(refused(&wrong).0, Some(2), "{wrong:?}");
     }
 }

@@ -32,6 +32,9 @@ use std::{
 /// What a worker takes besides its images: parameters, activations of a batch, buffers of links.
 const WORKER_BYTES: u64 = 96 << 20;
 
+/// The slowest link that can be asked for.
+const LEAST_MEGABITS: f64 = 5.0;
+
 /// See in two minutes what this does: a job that is scheduled, slowed down, tuned, hurt, healed and predicted.
 ///
 /// Trains a convolutional network on Fashion-MNIST with four worker processes of this machine. They stand for machines:
@@ -87,6 +90,9 @@ pub struct DemoArgs {
 /// Run the command.
 pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
     let interrupt = Interrupt::listen_calmly()?;
+    if let Some(rate) = arguments.rate {
+        check_rate(rate)?;
+    }
     let data = Data::load(arguments.data.as_deref())?;
     let needed = (WORKERS as u64 + 1) * (WORKER_BYTES + data.bytes() as u64);
     drop(data);
@@ -116,6 +122,15 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
         print!("{}", report::table(&outcome));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A step's gradients must not take longer than anybody would watch.
+fn check_rate(rate: Rate) -> Result<()> {
+    if rate.bytes_per_second() >= 1e6 * LEAST_MEGABITS / 8.0 {
+        return Ok(());
+    }
+    let text = format!("--rate {rate}: give {LEAST_MEGABITS}mbit or more, or a step takes minutes");
+    Err(UsageError::new(text).into())
 }
 
 /// Files of another run beside ours would be taken for workers of it.

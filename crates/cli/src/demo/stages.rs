@@ -41,6 +41,9 @@ const TURNS: usize = 2;
 /// A tuner learns in so many steps what is usual.
 const WATCHED_STEPS: usize = 24;
 
+/// Steps that compute for more seconds make the demo longer than it is meant to be.
+const LONG_STEP: f64 = 0.5;
+
 /// By what links slow down.
 const SLOWDOWN: f64 = 3.0;
 
@@ -67,6 +70,11 @@ impl Demo<'_> {
         let slow_rate = rates::spoken(rate.scaled(1.0 / SLOWDOWN));
         let computing = 1e3 * compute_seconds;
         self.say(&format!("a step computes for {computing:.0} ms; links carry {rate} each way"))?;
+        if compute_seconds > LONG_STEP {
+            let remedy =
+                if cfg!(debug_assertions) { "build it with --release" } else { "try --batch 8" };
+            self.show.line(&format!("that is long, and so will be the demo: {remedy}"))?;
+        }
         let job = self.meet(None, first_come(), rate)?;
         let mut first_come_steps = self.stage(Stage::FirstCome, FIRST_COME, 1.0)?;
         self.over(Stage::FirstCome, self.speed(&first_come_steps)?.text());
