@@ -23,7 +23,7 @@ use paceline_sync::{
 };
 use recollection::Recollections;
 use std::collections::VecDeque;
-use trigger::{Comparison, verdict};
+use trigger::{Comparison, is_same, verdict};
 
 /// Tunes one job.
 pub struct Tuner {
@@ -77,10 +77,19 @@ enum Purpose {
     Trial,
     /// It promised a gain over what was before it.
     Proof { from: Candidate, before: Conditions, gain: f64 },
-    /// To be back at what was before, and to look again later.
-    Return { cause: String },
+    /// To be back at what was before, and to look again later. If what was tried may have been slow because conditions changed, it is
+    /// there with the speed from before it: whoever is as fast again as then was not in other conditions.
+    Return { cause: String, doubted: Option<Doubted> },
     /// It was measured to be the best, and the search is over.
     Rest,
+}
+
+/// A candidate that was measured, and what was in force before it.
+#[derive(Clone, Debug)]
+struct Doubted {
+    candidate: Candidate,
+    speed: f64,
+    before: f64,
 }
 
 impl Tuner {
@@ -330,7 +339,12 @@ impl Tuner {
                 self.state = State::Finished;
                 None
             }
-            Purpose::Return { cause } => {
+            Purpose::Return { cause, doubted } => {
+                let again = self.speed(seen);
+                if let Some(doubted) = doubted.filter(|it| is_same(again, it.before)) {
+                    let conditions = Conditions { speed: doubted.speed, ..Conditions::of(seen) };
+                    self.know(&doubted.candidate, conditions);
+                }
                 self.state = State::Watching { since: 0, pending: Some(cause) };
                 None
             }
@@ -405,7 +419,8 @@ impl Tuner {
             return None;
         }
         let reason = format!("{:+.1} % measured: back", 100.0 * (measured - 1.0));
-        self.propose(seen, from, Purpose::Return { cause }, reason)
+        let doubted = doubt.map(|_| Doubted { candidate: present, speed, before: before.speed });
+        self.propose(seen, from, Purpose::Return { cause, doubted }, reason)
     }
 
     fn give_up(&mut self, seen: &JobMetrics, target: &Candidate) {

@@ -25,6 +25,8 @@ struct World {
     /// What is shown, smoothed, where that is of every step: seconds first.
     gauges: Vec<Smoothed>,
     switches: Vec<u64>,
+    /// What wires are seen to carry of what they could, under partitions of more than 1 MiB.
+    seen_of_wires: f64,
 }
 
 impl World {
@@ -39,6 +41,7 @@ impl World {
             interval: 4,
             gauges: Vec::new(),
             switches: Vec::new(),
+            seen_of_wires: 1.0,
         }
     }
 
@@ -77,11 +80,13 @@ impl World {
         self.step += self.interval;
         let seconds = self.speed(&Candidate::of(&self.settings)).recip();
         let seconds = self.see(0, seconds);
+        let large = self.settings.partition > ByteSize::mib(1);
+        let wire = self.wire * if large { self.seen_of_wires } else { 1.0 };
         let workers = (0..4)
             .map(|rank| {
                 let place = |number: usize| 1 + 4 * rank + number;
-                let upload = self.see(place(0), self.wire);
-                let download = self.see(place(1), self.wire);
+                let upload = self.see(place(0), wire);
+                let download = self.see(place(1), wire);
                 let forward = self.see(place(2), self.computation / 3.0);
                 let backward = self.see(place(3), self.computation / 1.5);
                 let layers = vec![LayerMetrics { forward, backward }];
@@ -331,6 +336,24 @@ fn fast_wires_while_a_proposal_is_proved_void_the_proof() {
     let (actions, share) = wires_change_while_a_proposal_is_proved(64e9);
     assert_eq!(&actions[..2], [Action::Switch, Action::Void]);
     assert!(share > 0.99);
+}
+
+#[test]
+fn what_keeps_wires_waiting_is_tried_once_and_not_again_because_they_seem_slow_then() {
+    let mut world = World { seen_of_wires: 0.5, ..World::new(0.01, 1) };
+    let mut tuner = predicting(3.0);
+    world.run(&mut tuner, 2000);
+    let decisions = tuner.take_decisions();
+    let proposed = decisions.iter().filter(|decision| decision.action == Action::Switch);
+    let mut proposed: Vec<String> = proposed
+        .filter_map(|decision| decision.candidate.as_ref())
+        .map(|it| format!("{it}"))
+        .collect();
+    assert!(!proposed.is_empty());
+    let all = proposed.len();
+    proposed.sort();
+    proposed.dedup();
+    assert_eq!(proposed.len(), all, "{decisions:?}");
 }
 
 #[test]

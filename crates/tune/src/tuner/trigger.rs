@@ -144,6 +144,11 @@ impl Trigger {
     }
 }
 
+/// Whether two speeds of one setting are of the same conditions.
+pub(super) fn is_same(speed: f64, other: f64) -> bool {
+    (MUCH_WORSE..=1.0 / MUCH_WORSE).contains(&(speed / other))
+}
+
 /// The change of a signal by more than a factor, and by more than its noise.
 fn differs(
     signal: Signal,
