@@ -26,7 +26,7 @@ fn demo(arguments: &[&str]) -> Command {
     // SAFETY: `signal` may be called between fork and exec.
     unsafe {
         command.pre_exec(|| {
-            for signal in [libc::SIGINT, libc::SIGTERM] {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
             Ok(())
@@ -55,9 +55,9 @@ impl Running {
         children.split_whitespace().map(|child| child.parse().unwrap()).collect()
     }
 
-    fn interrupt(&self) {
+    fn signal(&self, signal: i32) {
         // SAFETY: kill touches no memory; the process is our child and not reaped.
-        assert_eq!(unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) }, 0);
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
     fn end(&mut self) -> ExitStatus {
@@ -133,24 +133,26 @@ fn the_demo_comes_to_its_end_and_has_measured_every_stage() {
 #[test]
 fn an_interrupt_in_any_stage_ends_every_process_with_a_word() {
     let stages = [
-        "starting 4 workers",
-        "first come, first served",
-        "recording a trace",
-        "the tuner watches",
-        "killing worker",
-        "starting another worker",
+        ("starting 4 workers", libc::SIGINT),
+        ("first come, first served", libc::SIGTERM),
+        ("recording a trace", libc::SIGHUP),
+        ("the tuner watches", libc::SIGINT),
+        ("killing worker", libc::SIGINT),
+        ("starting another worker", libc::SIGINT),
     ];
-    for stage in stages {
+    for (stage, signal) in stages {
+        let folder = tempfile::tempdir().unwrap();
         let mut command = demo(&["--plain"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("TMPDIR", folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Running::start(command);
         let stdout = BufReader::new(running.0.stdout.take().unwrap());
         let mut lines = stdout.lines().map(Result::unwrap);
         assert!(lines.any(|line| line.contains(stage)), "{stage}: {}", running.complaints());
         let children = running.children();
-        running.interrupt();
+        running.signal(signal);
         let status = running.end();
         assert_eq!(status.code(), Some(1), "{stage}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{stage}: files are left");
         let complaints = running.complaints();
         assert!(complaints.contains("interrupted"), "{stage}: {complaints}");
         see_gone(&children);
@@ -184,7 +186,7 @@ fn a_terminal_is_as_it_was_after_an_interrupt() {
         assert!(read(&mut drawn), "{drawn}");
     }
     let children = running.children();
-    running.interrupt();
+    running.signal(libc::SIGINT);
     while read(&mut drawn) {}
     assert_eq!(running.end().code(), Some(1));
     assert!(drawn.starts_with("\x1b[?1049h"), "another screen: {drawn:?}");

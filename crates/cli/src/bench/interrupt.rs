@@ -1,8 +1,9 @@
 //! Ctrl-C and SIGTERM as a question that long waits ask, so that every process and folder of a
 //! benchmark is cleaned up by the ordinary way out.
 
+use crate::run::signals::is_ignored;
 use anyhow::{Result, bail};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -24,10 +25,11 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Listens from now on; a second signal changes nothing. For those whose way out is short and has something to restore.
+    /// Listens from now on, also for the end of the terminal; a second signal changes nothing. For those whose way out is short and
+    /// has something to restore.
     pub fn listen_calmly() -> Result<Interrupt> {
         let interrupt = Interrupt::default();
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
             signal_hook::flag::register(signal, interrupt.0.clone())?;
         }
         Ok(interrupt)

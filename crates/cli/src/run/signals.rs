@@ -82,7 +82,8 @@ impl Signals {
     }
 }
 
-fn is_ignored(signal: c_int) -> bool {
+/// Whether our parent told us to ignore it.
+pub fn is_ignored(signal: c_int) -> bool {
     // SAFETY: an all-zero sigaction is a valid value, and with a null new action the call only fills it.
     unsafe {
         let mut current: libc::sigaction = std::mem::zeroed();
