@@ -21,6 +21,14 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// From now on, writing to a pipe that nobody reads any more ends the process, without a word.
+pub fn with_whoever_reads() {
+    // SAFETY: the default action replaces Rust's of ignoring the signal; no handler is installed, and no other thread runs yet.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
 /// The code for a command that did not succeed.
 pub fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })

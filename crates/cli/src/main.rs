@@ -8,6 +8,7 @@ mod demo;
 mod exit;
 mod job;
 mod learn;
+mod manual;
 mod optimize;
 mod replay;
 mod run;
@@ -18,7 +19,7 @@ mod topology;
 mod trace;
 mod tune;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Distributed training whose synchronisation is proven before it runs, and predicted by running it in virtual time.
@@ -71,6 +72,8 @@ enum Command {
     /// Measure on this machine: against peers, and predictions against what happens.
     #[command(subcommand)]
     Bench(Benchmark),
+    Completions(manual::CompletionsArgs),
+    Manual(manual::ManualArgs),
     /// One rank of ours in a benchmark.
     #[command(hide = true, name = bench::ours::WORKER)]
     BenchWorker(bench::WorkerArgs),
@@ -89,8 +92,30 @@ enum Benchmark {
     Predict(bench::predict::PredictArgs),
 }
 
+impl Command {
+    /// Whether it only says something: who stops reading that ends it, as with other commands. Those that look after workers must
+    /// outlive whoever reads what they write.
+    fn only_reports(&self) -> bool {
+        matches!(
+            self,
+            Command::Optimize(_)
+                | Command::Replay(_)
+                | Command::Status(_)
+                | Command::Strategies(_)
+                | Command::Trace(_)
+                | Command::Tune(_)
+                | Command::Completions(_)
+                | Command::Manual(_)
+        )
+    }
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.only_reports() {
+        exit::with_whoever_reads();
+    }
+    let result = match command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
@@ -105,6 +130,8 @@ fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, Cli::command()),
+        Command::Manual(arguments) => manual::manual(&arguments, Cli::command()),
         Command::BenchWorker(arguments) => bench::run_worker(arguments),
         Command::DemoWorker(arguments) => demo::worker::run(&arguments),
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),
