@@ -158,7 +158,7 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
     for (workers, count) in uneven.filter(|(_, count)| *count > 0) {
         notes.push(format!(
             "of {workers} workers {count} operations a step cannot have equal parts; they are taken to be a little longer, and all \
-             workers to stay alike, which may be off by about 1 %"
+             workers to stay alike, which may be off by a few percent"
         ));
     }
     let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);

@@ -85,7 +85,7 @@ impl Report {
             recorded_step_ms,
             recorded_error: error(recorded_step_ms),
             simulated,
-            predicted_error: error(analysis.step_ms),
+            predicted_error: error(analysis.step_ms).filter(|_| simulated),
             lumped_step_ms,
             lumped_error: lumped_step_ms.and_then(error),
             peak_memory_bytes: job.layered.as_ref().and_then(|layered| layered.peak_memory()),

@@ -165,7 +165,10 @@ impl FromStr for Change {
                     .map_err(|error| wrong(error.to_string()))?;
                 Change::Strategy(strategy)
             }
-            "partition" => Change::Partition(value.parse().map_err(quantity)?),
+            "partition" => match value.parse().map_err(quantity)? {
+                ByteSize(0) => return Err(wrong("chunks have at least a byte".to_string())),
+                bytes => Change::Partition(bytes),
+            },
             "credit" => Change::Credit(value.parse().map_err(quantity)?),
             "batch" => Change::Batch(factor()?),
             "device" => Change::Device(factor()?),
