@@ -196,8 +196,9 @@ impl Building {
     }
 
     /// A step is over when the thread that goes through all of them has done its part: the one on which they are marked, or
-    /// else whatever worked to the very end, or of the host's threads the one that worked closest to it. Beside the lanes: the next step's first spans
-    /// may begin while this one's last are under way.
+    /// else whatever worked to the very end, or of the host's threads the one that worked closest to it; and when devices are through
+    /// with what they were through with then, lest the host run ahead of a device that got slower. Beside the lanes: the next step's
+    /// first spans may begin while this one's last are under way.
     fn ends_of_steps(
         &mut self,
         rank: Rank,
@@ -232,17 +233,24 @@ impl Building {
             let ends_later = rests(lane) > 0;
             (!marked.contains(&lane), ends_later, !is_thread(lane), rests(lane), lane)
         });
+        let streams: Vec<usize> =
+            (0..worker.lanes.len()).filter(|lane| !is_thread(*lane)).collect();
         for (step, &(_, to)) in windows.iter().enumerate() {
             let last = home.and_then(|lane| last_before(lane, to));
-            self.graph.nodes.push(Node {
+            let host = NodeId(self.graph.nodes.len() as u32);
+            let node = Node {
                 name: "end of step".into(),
                 rank,
                 phase: Phase::Other,
-                role: Role::StepEnd(step as u32),
+                role: Role::Work,
                 length: 0,
                 gap: to.since(last.map_or(from, |(end, _)| end)),
                 after: last.map(|(_, node)| node).into_iter().collect(),
-            });
+            };
+            let done = streams.iter().filter_map(|stream| last_before(*stream, to));
+            let after = std::iter::once(host).chain(done.map(|(_, node)| node)).collect();
+            let end = Node { role: Role::StepEnd(step as u32), gap: 0, after, ..node.clone() };
+            self.graph.nodes.extend([node, end]);
         }
     }
 
@@ -372,8 +380,17 @@ mod tests {
         };
         let trace = Trace { workers: vec![worker], problems: Vec::new() };
         let graph = job(&trace, &Clocks::agreeing(), &[0]).unwrap().graph;
+        last_before(&graph, host_of(&graph)).name.to_string()
+    }
+
+    /// What the end of the step waits for: first of all the host's part of it.
+    fn host_of(graph: &Graph) -> &Node {
         let end = graph.nodes.iter().find(|node| node.role == Role::StepEnd(0)).unwrap();
-        graph.nodes[end.after[0].index()].name.to_string()
+        last_before(graph, end)
+    }
+
+    fn last_before<'g>(graph: &'g Graph, node: &Node) -> &'g Node {
+        &graph.nodes[node.after[0].index()]
     }
 
     #[test]
@@ -401,7 +418,26 @@ mod tests {
         };
         let trace = Trace { workers: vec![worker], problems: Vec::new() };
         let graph = job(&trace, &Clocks::agreeing(), &[0]).unwrap().graph;
+        let host = host_of(&graph);
+        assert_eq!((&*last_before(&graph, host).name, host.gap), ("kernel", 0));
+    }
+
+    #[test]
+    fn a_step_is_not_over_before_the_device_is_through_with_what_it_was_through_with() {
+        let lane = |name: &str, kind| Lane { name: name.to_string(), kind };
+        let work =
+            |lane, name, begin, length| span(lane, name, begin, length, Kind::Work(Phase::Other));
+        let worker = WorkerTrace {
+            lanes: vec![lane("main", LaneKind::Thread), lane("stream", LaneKind::Stream)],
+            spans: vec![work(0, "launch", 0, 100), work(1, "kernel", 10, 80)],
+            steps: vec![Step { number: 0, begin: Stamp(0), end: Stamp(100) }],
+            ..WorkerTrace::default()
+        };
+        let trace = Trace { workers: vec![worker], problems: Vec::new() };
+        let graph = job(&trace, &Clocks::agreeing(), &[0]).unwrap().graph;
         let end = graph.nodes.iter().find(|node| node.role == Role::StepEnd(0)).unwrap();
-        assert_eq!((&*graph.nodes[end.after[0].index()].name, end.gap), ("kernel", 0));
+        let names: Vec<&str> =
+            end.after.iter().map(|node| &*graph.nodes[node.index()].name).collect();
+        assert_eq!(names, ["end of step", "kernel"]);
     }
 }
