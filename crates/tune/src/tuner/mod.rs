@@ -237,17 +237,7 @@ impl Tuner {
         let present = Candidate::of(&seen.settings);
         let speed = self.speed(seen);
         let now = Conditions { speed, ..Conditions::of(seen) };
-        // Before what is in force now is put in its place.
-        let mut known =
-            self.recollections.under(now, &present, |signal| self.detector.noise(signal));
-        if self.detector.is_still() {
-            self.know(&present, now);
-        }
-        known.retain(|known| known.candidate != present);
-        known.push(Known { candidate: present.clone(), speed });
-        let fresh = |known: &Known| self.known.iter().all(|one| one.candidate != known.candidate);
-        known.retain(fresh);
-        known.extend(self.known.iter().cloned());
+        let known = self.all_known(&present, now);
         let space = self.space.get_or_insert_with(|| {
             let all = || space::strategies(&self.hosts, &present.strategy, self.results);
             Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
@@ -458,6 +448,24 @@ impl Tuner {
             return seen.speed();
         }
         median(self.speeds.iter().copied().collect())
+    }
+
+    /// What is known of candidates under the present conditions, what is in force included: as measured since they last changed, or
+    /// else as it is remembered.
+    fn all_known(&mut self, present: &Candidate, now: Conditions) -> Vec<Known> {
+        // Before what is in force takes the place of what is remembered of it.
+        let recalled = self.recollections.under(now, present, |signal| self.detector.noise(signal));
+        if self.detector.is_still() {
+            self.know(present, now);
+        }
+        let mut known = self.known.clone();
+        let present = Known { candidate: present.clone(), speed: now.speed };
+        for other in std::iter::once(present).chain(recalled) {
+            if known.iter().all(|one| one.candidate != other.candidate) {
+                known.push(other);
+            }
+        }
+        known
     }
 
     /// A candidate was measured, under these conditions and at their speed.
