@@ -23,6 +23,9 @@ use std::{
     process::ExitCode,
 };
 
+/// Whoever asks for more workers than these hears that it takes time.
+const MANY: usize = 128;
+
 /// Play a recorded job in virtual time: where its time goes, and what if.
 ///
 /// Reads what `paceline run --trace` wrote, traces of PyTorch's profiler, Chakra execution traces, Horovod timelines,
@@ -138,6 +141,11 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         _ => None,
     };
     let cases = || arguments.what_if.iter().flat_map(|question| &question.cases);
+    if !arguments.alike && cases().any(|case| case.workers(loaded) > MANY) {
+        eprintln!(
+            "Playing more than {MANY} workers one by one, which may take minutes; --alike lets one stand for all."
+        );
+    }
     let answers = cases().map(|case| case.ask(loaded, skip, arguments.alike));
     let answers = answers.collect::<Result<Vec<_>>>()?;
     let mut notes = Vec::new();

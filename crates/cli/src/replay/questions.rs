@@ -114,14 +114,18 @@ impl Case {
         Ok(Answer { what_if, step_ms, lumped_step_ms })
     }
 
-    /// How many workers it is about, where one stands for all, and for how many operations of a step that is not exact.
-    pub fn uneven(&self, loaded: &Loaded) -> (usize, usize) {
-        let recorded = loaded.scenario.graph.workers.len();
+    /// How many workers it is about.
+    pub fn workers(&self, loaded: &Loaded) -> usize {
         let asked = self.changes.iter().rev().find_map(|change| match change {
             Change::Workers(count) => Some(*count),
             _ => None,
         });
-        let workers = asked.unwrap_or(recorded);
+        asked.unwrap_or(loaded.scenario.graph.workers.len())
+    }
+
+    /// How many workers it is about, where one stands for all, and for how many operations of a step that is not exact.
+    pub fn uneven(&self, loaded: &Loaded) -> (usize, usize) {
+        let workers = self.workers(loaded);
         (workers, loaded.scenario.uneven(workers))
     }
 
