@@ -67,7 +67,7 @@ pub struct WorkerConfig {
     pub record: bool,
     /// Whether the worker watches itself ([`Worker::metrics`]).
     pub measuring: Measuring,
-    /// How fast its connections send, if not as fast as the network takes it. Keep a clone to change it while the worker runs.
+    /// How fast its connections send and receive, if not as fast as the network does. Keep a clone to change it while the worker runs.
     pub pace: Option<Pace>,
     /// Where notices of slowness go; standard error if `None`.
     pub report: Option<ReportSink>,

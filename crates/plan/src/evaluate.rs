@@ -41,7 +41,7 @@ pub(crate) fn as_it_is(task: &Task) -> Result<f64, PlanError> {
     if let Some(layered) = &task.layered {
         scenario.graph = long(layered).graph();
     }
-    let skip = usize::from(scenario.graph.steps > 2);
+    let skip = scenario.graph.warm_up();
     Ok(scenario.play()?.step_ms(skip))
 }
 
@@ -172,7 +172,7 @@ impl<'t> Evaluator<'t> {
             }
             None => self.task.scenario.graph.clone(),
         };
-        let skip = usize::from(graph.steps > 2);
+        let skip = graph.warm_up();
         self.play(candidate, graph, skip)
     }
 

@@ -46,9 +46,7 @@ impl Stage {
             Stage::Replay => "the recorded run, replayed",
         }
     }
-}
 
-impl Stage {
     /// What is done at its beginning.
     pub fn beginning(self) -> &'static str {
         match self {
@@ -219,7 +217,7 @@ impl Course {
         self.span.iter().map(|step| step.seconds).fold(0.0, f64::max)
     }
 
-    /// The same for people.
+    /// What is in force, for people.
     pub fn in_force_said(&self) -> String {
         let Some(Candidate { strategy, partition, credit }) = self.in_force() else {
             return String::new();

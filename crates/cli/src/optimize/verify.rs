@@ -168,7 +168,7 @@ fn predict(arguments: &OptimizeArgs, trace: &Path, plan: &Path) -> Result<f64> {
 /// A step of these layers with a plan over one without.
 fn ratio(mut scenario: Scenario, layered: Option<Layered>, plan: &Plan) -> Result<f64> {
     let step = |scenario: &Scenario| -> Result<f64> {
-        let skip = usize::from(scenario.graph.steps > 2);
+        let skip = scenario.graph.warm_up();
         Ok(scenario.play()?.step_ms(skip))
     };
     if let Some(layered) = &layered {

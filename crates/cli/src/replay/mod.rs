@@ -120,7 +120,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> {
     let steps = loaded.job.graph.steps as usize;
-    let skip = arguments.skip.unwrap_or(usize::from(steps > 2));
+    let skip = arguments.skip.unwrap_or(loaded.job.graph.warm_up());
     if skip >= steps {
         let text = format!("--skip {skip} leaves none of the {steps} steps of this trace");
         return Err(UsageError::new(text).into());

@@ -75,7 +75,7 @@ fn as_fast_as_recorded(scenario: &Scenario, latency: f64, per_byte: f64) -> Link
         latency: Duration::from_secs_f64(latency * share),
         rate: Rate::from_bytes_per_second(1.0 / (per_byte * share)),
     };
-    let skip = usize::from(scenario.graph.steps > 2);
+    let skip = scenario.graph.warm_up();
     let step = |network: &Network| Some(play(&scenario.graph, network).ok()?.step_ms(skip));
     let Some(recorded) = step(&Network::Recorded) else { return link(1.0) };
     let is_longer = |share: f64| {
