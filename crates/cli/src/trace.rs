@@ -80,8 +80,8 @@ struct LaneContents {
     #[serde(flatten)]
     lane: Lane,
     spans: usize,
-    /// From the first begin to the last end.
-    covers_ms: f64,
+    /// From the first begin to the last end, where the file has times.
+    covers_ms: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,7 +100,8 @@ struct CollectiveContents {
     dtype: Option<String>,
     count: usize,
     bytes: u64,
-    ms: f64,
+    /// Where the file has times.
+    ms: Option<f64>,
 }
 
 impl Contents {
@@ -164,7 +165,9 @@ impl WorkerContents {
                 .or_insert_with(|| CollectiveContents::of(collective));
             total.count += 1;
             total.bytes += collective.bytes;
-            total.ms += milliseconds(span.length);
+            if worker.has_times() {
+                *total.ms.get_or_insert_default() += milliseconds(span.length);
+            }
         }
         WorkerContents {
             rank: worker.rank.0,
@@ -188,10 +191,9 @@ impl WorkerContents {
         }
         for lane in self.lanes.iter().take(LISTED) {
             let kind = format!("{:?}", lane.lane.kind).to_lowercase();
-            text += &format!(
-                "  {kind:<8}{:<34}{:>8} spans{:>14.3} ms\n",
-                lane.lane.name, lane.spans, lane.covers_ms
-            );
+            text += &format!("  {kind:<8}{:<34}{:>8} spans", lane.lane.name, lane.spans);
+            text += &lane.covers_ms.map(|ms| format!("{ms:>14.3} ms")).unwrap_or_default();
+            text.push('\n');
         }
         text += &more(self.lanes.len(), LISTED, "lane");
         for step in self.steps.iter().take(LISTED) {
@@ -208,10 +210,9 @@ impl WorkerContents {
             let group =
                 if it.group.is_empty() { String::new() } else { format!(" in `{}`", it.group) };
             let dtype = it.dtype.as_deref().map(|dtype| format!(" of {dtype}")).unwrap_or_default();
-            text += &format!(
-                "  {} {}{dtype}{group}: {} bytes, {:.3} ms\n",
-                it.count, it.operation, it.bytes, it.ms
-            );
+            text += &format!("  {} {}{dtype}{group}: {} bytes", it.count, it.operation, it.bytes);
+            text += &it.ms.map(|ms| format!(", {ms:.3} ms")).unwrap_or_default();
+            text.push('\n');
         }
         text
     }
@@ -225,7 +226,7 @@ impl CollectiveContents {
             dtype: collective.dtype.map(|dtype| dtype.to_string()),
             count: 0,
             bytes: 0,
-            ms: 0.0,
+            ms: None,
         }
     }
 }
@@ -240,9 +241,11 @@ fn lanes(worker: &WorkerTrace) -> Vec<LaneContents> {
         let (_, end) = ends[at].get_or_insert((span.begin, span.end()));
         *end = span.end().max(*end);
     }
+    let timed = worker.has_times();
     let contents = worker.lanes.iter().zip(counts).zip(ends);
     let lane = |((lane, spans), covered): ((&Lane, usize), Option<(_, Stamp)>)| {
-        let covers_ms = covered.map_or(0.0, |(begin, end)| milliseconds(end.since(begin)));
+        let covered = covered.map_or(0.0, |(begin, end)| milliseconds(end.since(begin)));
+        let covers_ms = timed.then_some(covered);
         LaneContents { lane: lane.clone(), spans, covers_ms }
     };
     contents.map(lane).collect()
@@ -289,9 +292,22 @@ mod tests {
         let contents = Contents::of(trace);
         let worker = &contents.workers[0];
         assert_eq!((worker.layers, worker.spans["forward"], worker.spans["backward"]), (2, 2, 2));
-        assert_eq!((worker.steps[0].ms, worker.lanes[0].covers_ms), (10.0, 10.0));
+        assert_eq!((worker.steps[0].ms, worker.lanes[0].covers_ms), (10.0, Some(10.0)));
         let text = contents.text();
         assert!(text.contains("step 0") && text.contains("10.000 ms"), "{text}");
         assert!(text.ends_with("Nothing is wrong with it.\n"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_times_is_described_without_any() {
+        let json = r#"{"schema": "1.1.0", "nodes": [
+            {"id": 2, "name": "aten::mul", "ctrl_deps": 1},
+            {"id": 3, "name": "nccl:all_reduce", "ctrl_deps": 1,
+             "inputs": {"shapes": [[10]], "types": ["Tensor(float)"]}}]}"#;
+        let contents = Contents::of(Trace::read_bytes("et.json", json.into()).unwrap());
+        let text = contents.text();
+        assert!(text.contains("1 all_reduce of f32: 40 bytes\n"), "{text}");
+        assert!(!text.contains(" ms"), "{text}");
+        assert_eq!(contents.workers[0].lanes[0].covers_ms, None);
     }
 }

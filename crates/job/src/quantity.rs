@@ -63,7 +63,8 @@ impl FromStr for ByteSize {
             return Ok(ByteSize::UNLIMITED);
         }
         with_unit(&lower, &BYTE_UNITS)
-            .filter(|bytes| bytes.fract() == 0.0 && *bytes < 9e18)
+            // Of what is written in larger units, parts of a byte are nobody's: 1.9MiB is 1992294 bytes.
+            .filter(|bytes| (bytes.fract() == 0.0 || *bytes >= 1024.0) && *bytes < 9e18)
             .map(|bytes| ByteSize(bytes as u64))
             .ok_or_else(|| ParseQuantityError::new(text, BYTES_EXPECTED))
     }
@@ -267,6 +268,7 @@ mod tests {
         assert_eq!("4096".parse(), Ok(ByteSize(4096)));
         assert_eq!("256KiB".parse(), Ok(ByteSize::kib(256)));
         assert_eq!("1.5 MiB".parse(), Ok(ByteSize::kib(1536)));
+        assert_eq!("1.9MiB".parse(), Ok(ByteSize(1_992_294)));
         assert_eq!("1GB".parse(), Ok(ByteSize(1_000_000_000)));
         assert_eq!("unlimited".parse(), Ok(ByteSize::UNLIMITED));
         for wrong in ["", "KiB", "-1", "1.5", "nan", "1e30", "4 apples"] {

@@ -45,6 +45,12 @@ pub enum BuildError {
     /// Record whole steps: `paceline run --trace`, or PyTorch's profiler with `prof.step()`.
     #[error("the trace has no whole step that all of its workers recorded; record several steps")]
     NoStep,
+    /// Record with times: `paceline run --trace`, or PyTorch's profiler.
+    #[error(
+        "the trace says what was done and not how long it took, so there is nothing to replay; PyTorch's execution traces are of this \
+         kind. Traces of its profiler (torch.profiler) and of `paceline run --trace` have times"
+    )]
+    NoTimes,
 }
 
 impl Job {
@@ -52,6 +58,9 @@ impl Job {
     pub fn from_trace(trace: &Trace, clocks: &Clocks) -> Result<Job, BuildError> {
         if trace.workers.is_empty() {
             return Err(BuildError::NoWorker);
+        }
+        if trace.workers.iter().any(|worker| !worker.has_times()) {
+            return Err(BuildError::NoTimes);
         }
         let settings = trace.workers.iter().find_map(|worker| worker.view.as_ref());
         let settings = settings.map(|view| view.settings.clone());

@@ -66,14 +66,9 @@ impl Node {
 
     fn phase(&self) -> Phase {
         let sequence = self.attribute("seq_id").and_then(Value::as_i64).or(self.seq_id);
-        if self.name.starts_with("autograd::engine::evaluate_function") {
-            Phase::Backward
-        } else if self.name.starts_with("Optimizer.step") {
-            Phase::Update
-        } else if sequence.is_some_and(|number| number >= 0) {
-            Phase::Forward
-        } else {
-            Phase::Other
+        match words::phase(&self.name) {
+            Phase::Other if sequence.is_some_and(|number| number >= 0) => Phase::Forward,
+            phase => phase,
         }
     }
 

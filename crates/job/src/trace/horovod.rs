@@ -7,7 +7,7 @@
 //! a thread is put beside the operations that computes until each is ready, and waits for all before the next step.
 
 use super::{
-    Collective, Kind, Lane, LaneId, LaneKind, Phase, Span, SpanId, Stamp, Step, WorkerTrace,
+    Collective, Kind, Lane, LaneId, LaneKind, Lost, Phase, Span, SpanId, Stamp, Step, WorkerTrace,
     assemble, chrome,
     chrome::{Event, Id},
     kineto::Imported,
@@ -56,6 +56,7 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
         world = world.max(rank.filter(|rank| *rank < MOST_RANKS).map(|rank| rank + 1));
         take(event, &mut tensors, &mut spans, &mut problems);
     }
+    let whole = reader.is_whole();
     let (header, mut all_problems) = reader.finish();
     let open: usize = tensors.values().map(|tensor| tensor.open.len()).sum();
     problems.add_times("something began and did not end; it is left out", open as u64);
@@ -73,6 +74,7 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
         lanes: vec![lane("training", LaneKind::Thread), lane("horovod", LaneKind::Network)],
         steps,
         spans,
+        lost: Lost { of_file: !whole, ..Lost::default() },
         ..WorkerTrace::default()
     };
     assemble::order(&mut worker);

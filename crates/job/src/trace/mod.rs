@@ -24,7 +24,7 @@ pub(crate) use words::SEND_RECEIVE;
 
 use crate::{Dtype, Rank, View};
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 /// Nanoseconds on one worker's own clock. The clocks of two hosts may differ by any amount.
 #[derive(
@@ -52,6 +52,27 @@ pub struct Trace {
     pub workers: Vec<WorkerTrace>,
     /// What could not be read, and what was left out or mended.
     pub problems: Vec<Problem>,
+}
+
+impl Trace {
+    /// How many steps were marked by any worker; a trace without steps counts as one.
+    pub fn marked_steps(&self) -> usize {
+        let steps = self.workers.iter().flat_map(|worker| &worker.steps);
+        steps.map(|step| step.number).collect::<BTreeSet<_>>().len().max(1)
+    }
+
+    /// How many steps lack something of a worker, or may; a trace without steps counts as one.
+    pub fn lossy_steps(&self) -> usize {
+        let mut numbers = BTreeSet::new();
+        for worker in &self.workers {
+            let lossy = worker.steps.iter().filter(|step| worker.lost.concerns(step));
+            numbers.extend(lossy.map(|step| step.number));
+            if worker.steps.is_empty() && worker.lost != Lost::default() {
+                numbers.insert(0);
+            }
+        }
+        numbers.len()
+    }
 }
 
 /// Something about a trace that its reader should know.
@@ -98,12 +119,39 @@ pub struct WorkerTrace {
     pub spans: Vec<Span>,
     /// Steps that were recorded from begin to end.
     pub steps: Vec<Step>,
+    /// What is known to be missing.
+    pub lost: Lost,
+    /// Whether only lengths were recorded, and when things began follows from them and from what waits for what: then nobody
+    /// measured a step.
+    pub laid_out: bool,
+}
+
+/// What a file does not have although it happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// The file was cut off, or parts of it cannot be read, or were dropped: nobody knows when they happened.
+    pub of_file: bool,
+    /// When something happened of which a part is missing: a launch without what it launched, an event without its length.
+    pub at: Vec<Stamp>,
+}
+
+impl Lost {
+    /// Whether anything of a step is missing, or may be.
+    pub fn concerns(&self, step: &Step) -> bool {
+        self.of_file || self.at.iter().any(|at| (step.begin..step.end).contains(at))
+    }
 }
 
 impl WorkerTrace {
     /// Which clock it has: its host's, unless it shares another.
     pub fn clock(&self) -> &str {
         self.common_clock.as_deref().unwrap_or(&self.host)
+    }
+
+    /// Whether it says how long anything took. Traces of operators alone do not; layers and steps have times, if only none.
+    pub fn has_times(&self) -> bool {
+        let marked = !self.layers.is_empty() || !self.steps.is_empty();
+        marked || self.spans.is_empty() || self.spans.iter().any(|span| span.length > 0)
     }
 }
 

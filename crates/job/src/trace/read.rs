@@ -20,6 +20,12 @@ use std::{
 /// Files of one folder; a job has one for each worker.
 const MOST_FILES: usize = 100_000;
 
+/// Levels of folders that are looked into: one holds hosts, and what was packed with its path has another.
+const LEVELS: usize = 3;
+
+/// Folders that are looked into.
+const MOST_FOLDERS: usize = 10_000;
+
 /// Bytes by which a format is recognised. The first event of a file lies in them, or it is a strange one.
 const HEAD_BYTES: usize = 1 << 16;
 
@@ -30,7 +36,7 @@ const MOST_WHOLE_BYTES: u64 = 4 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The path is wrong, or its rights are: mend the one that is named.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}")]
     File {
         /// Which.
         path: PathBuf,
@@ -44,7 +50,7 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// Not one worker was found in what was read: see what was wrong, and name other files.
-    #[error("nothing in {path} can be used: {}", first(.problems))]
+    #[error("nothing in {path} can be used: {}", listed(.problems))]
     Nothing {
         /// Which.
         path: PathBuf,
@@ -53,8 +59,15 @@ pub enum TraceError {
     },
 }
 
-fn first(problems: &[Problem]) -> String {
-    problems.first().map_or_else(|| "it is empty".into(), Problem::to_string)
+fn listed(problems: &[Problem]) -> String {
+    const MOST: usize = 5;
+    let mut texts: Vec<String> = problems.iter().take(MOST).map(Problem::to_string).collect();
+    match problems.len() {
+        0 => return "it is empty".to_string(),
+        many if many > MOST => texts.push(format!("and {} more", many - MOST)),
+        _ => {}
+    }
+    texts.join("; ")
 }
 
 /// What a file gave.
@@ -108,19 +121,18 @@ impl Trace {
     }
 }
 
-/// Files of a folder and of the folders in it that could be traces, by name.
+/// Files of a folder and of the folders further down that could be traces, by name.
 fn candidates(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
-    // Links to files are followed, links to folders are not, so folders cannot contain each other; one level of folders holds
-    // hosts.
-    for depth in 0..2 {
+    // Links to files are followed, links to folders are not, so folders cannot contain each other.
+    for level in 1..=LEVELS {
         for folder in std::mem::take(&mut folders) {
             for entry in fs::read_dir(folder)? {
                 let entry = entry?;
                 let (kind, path) = (entry.file_type()?, entry.path());
                 let name = entry.file_name().to_string_lossy().to_lowercase();
-                if kind.is_dir() && depth == 0 {
+                if kind.is_dir() && level < LEVELS && folders.len() < MOST_FOLDERS {
                     folders.push(path);
                 } else if looks_like_a_trace(&name)
                     && (kind.is_file() || kind.is_symlink() && !path.is_dir())

@@ -107,10 +107,12 @@ pub fn numbered(group: &str, number: u64) -> String {
 /// Put a file of ours together, with one worker or with all of them; `place` is how problems name it.
 pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>) {
     let events: Vec<Event> = reader.by_ref().collect();
+    let whole = reader.is_whole();
     let (header, mut problems) = reader.finish();
     let about = header.fields.get(About::FIELD).and_then(|about| About::deserialize(about).ok());
     let Some(about) = about.filter(|about| !about.hosts.is_empty()) else {
-        let (worker, more) = assemble(&header, events, place);
+        let (mut worker, more) = assemble(&header, events, place);
+        worker.lost.of_file |= !whole;
         problems.extend(more);
         return (vec![worker], problems);
     };
@@ -134,7 +136,8 @@ pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>)
         let header = Header::of_worker(Rank(rank), world as u32)
             .with_base(header.base())
             .with(About::FIELD, serde_json::json!(own));
-        let (worker, more) = assemble(&header, events, &format!("{place}, worker {rank}"));
+        let (mut worker, more) = assemble(&header, events, &format!("{place}, worker {rank}"));
+        worker.lost.of_file |= !whole;
         problems.extend(more);
         // Who wrote all of them into one file had one clock.
         workers.push(WorkerTrace { common_clock: Some(place.to_string()), ..worker });
@@ -154,11 +157,12 @@ pub fn assemble(header: &Header, events: Vec<Event>, place: &str) -> (WorkerTrac
     about(header, &mut worker, &mut problems);
     let mut lanes = Lanes::named_in(&events);
     for event in events.into_iter().filter(|event| event.ph == 'X') {
+        let begin = Stamp(event.ts.0.saturating_add(header.base()));
         let Some(length) = event.dur else {
             problems.add("an event has no duration; it is left out");
+            worker.lost.at.push(begin);
             continue;
         };
-        let begin = Stamp(event.ts.0.saturating_add(header.base()));
         let kind = match event.cat.as_str() {
             words::STEP => {
                 let number = event.integer(words::NUMBER).and_then(|number| number.try_into().ok());
@@ -221,6 +225,7 @@ fn about(header: &Header, worker: &mut WorkerTrace, problems: &mut Problems) {
                 "an event was lost while it was recorded: the disk or the processor could not keep up",
                 about.dropped,
             );
+            worker.lost.of_file = about.dropped > 0;
             worker.host = about.host;
             worker.view = about.view;
             worker.layers = about.layers;

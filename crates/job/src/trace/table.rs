@@ -51,6 +51,9 @@ pub(super) fn recognises(text: &str) -> bool {
 /// Read a whole file of comma-separated values.
 pub(super) fn import(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
     let text = String::from_utf8_lossy(bytes);
+    if !text.ends_with(['\n', '\r']) {
+        problems.add("the last line has no line break; if the file was cut off there, its last number is too short");
+    }
     let rows = csv(text.trim_start_matches('\u{feff}').trim_start(), problems);
     step(rows, problems)
 }
@@ -286,6 +289,18 @@ mod tests {
             assert_eq!(worker.layers.len(), layers, "{cut}");
             assert!(problems[0].text.contains("the file ends"), "{problems:?}");
         }
+    }
+
+    #[test]
+    fn a_last_line_without_its_end_may_have_been_cut_and_that_is_said() {
+        let said = |text: &str| {
+            let mut problems = Problems::at("test");
+            import(text.as_bytes(), &mut problems);
+            problems.into_list()
+        };
+        assert_eq!(said("name,forward_ms,backward_ms\na,1,2\nb,1,20\n"), []);
+        let cut = said("name,forward_ms,backward_ms\na,1,2\nb,1,2");
+        assert!(cut[0].text.contains("no line break"), "{cut:?}");
     }
 
     #[test]

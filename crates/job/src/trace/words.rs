@@ -1,5 +1,6 @@
-//! Names that others give to collectives and element types, in our words. It knows no file.
+//! Names that others give to collectives, element types and passes, in our words. It knows no file.
 
+use super::Phase;
 use crate::{CollectiveKind, Dtype};
 
 /// What passes between two workers, where a file does not say which way.
@@ -31,6 +32,24 @@ pub(super) fn operation(name: &str) -> Option<&'static str> {
         .collect::<String>()
         .to_lowercase();
     WORDS.iter().find(|(word, _)| plain.contains(word)).map(|(_, ours)| *ours)
+}
+
+/// The pass that the name of an operator or a kernel tells plainly: `aten::convolution_backward`, `bn_bw_1C11_singleread`,
+/// `winogradWgradData4x4`, `dgrad_engine`, `Optimizer.step#SGD.step`. [`Phase::Other`] if it tells none; a forward pass has no
+/// name of its own.
+pub(super) fn phase(name: &str) -> Phase {
+    // `bw` is a word of its own there: letters in the middle of others say nothing.
+    const PARTS: [&str; 6] =
+        ["backward", "autograd::engine::evaluate_function", "dgrad", "wgrad", "bwd", "bprop"];
+    let lower = name.to_lowercase();
+    let mut words = lower.split(|it: char| !it.is_ascii_alphanumeric());
+    if PARTS.iter().any(|part| lower.contains(part)) || words.any(|word| word == "bw") {
+        Phase::Backward
+    } else if lower.contains("optimizer.step") {
+        Phase::Update
+    } else {
+        Phase::Other
+    }
 }
 
 /// The element type that somebody named: `Float`, `c10::Half`, `torch.bfloat16`, `Tensor(float)`, `DT_FLOAT`.
@@ -72,6 +91,24 @@ mod tests {
             assert_eq!(operation(name), Some(ours), "{name}");
         }
         assert_eq!(operation("ncclDevKernel_Generic"), None);
+    }
+
+    #[test]
+    fn passes_are_told_where_names_are_plain() {
+        for name in [
+            "aten::convolution_backward(3)",
+            "autograd::engine::evaluate_function: AddmmBackward0",
+            "void cudnn::bn_bw_1C11_singleread<float, 512, true, 1, 2, 7>(cudnn::bn_bw_1C11_args<float>)",
+            "void cudnn::winograd_nonfused::winogradWgradData4x4<float, float>(float)",
+            "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)",
+            "flash_bwd_kernel",
+        ] {
+            assert_eq!(phase(name), Phase::Backward, "{name}");
+        }
+        assert_eq!(phase("Optimizer.step#SGD.step"), Phase::Update);
+        for name in ["aten::conv2d", "maxwell_scudnn_winograd_128x128", "bn_fw_tr_1C11", "abwehr"] {
+            assert_eq!(phase(name), Phase::Other, "{name}");
+        }
     }
 
     #[test]

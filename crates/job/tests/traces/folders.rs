@@ -71,7 +71,8 @@ fn files_of_a_folder_may_be_links_to_files_elsewhere() {
 fn files_of_a_folder_may_lie_in_a_folder_for_each_host() {
     let files = [
         ("one/node7_123.456.pt.trace.json", Made::training(0, 2, 1).bytes()),
-        ("two/node8_99.456.pt.trace.json", Made::training(1, 2, 1).bytes()),
+        // As an archive has it that was packed with its path.
+        ("tests/two/node8_99.456.pt.trace.json", Made::training(1, 2, 1).bytes()),
         ("notes.txt", b"not a trace".to_vec()),
     ];
     let trace = Trace::read(folder(&files).path()).unwrap();
@@ -157,9 +158,10 @@ fn what_cannot_be_read_at_all_says_what_to_do() {
     assert!(matches!(Trace::read(empty.path()), Err(TraceError::Empty { .. })));
     let absent = empty.path().join("absent.json");
     assert!(matches!(Trace::read(&absent), Err(TraceError::File { .. })));
-    let useless = folder(&[("a.json", b"{}".to_vec())]);
-    let error = Trace::read(useless.path()).unwrap_err();
-    assert!(error.to_string().contains("no format that is known here"), "{error}");
+    let useless = folder(&[("a.json", b"{}".to_vec()), ("b.csv", b"hello\n".to_vec())]);
+    let error = Trace::read(useless.path()).unwrap_err().to_string();
+    assert!(error.contains("no format that is known here"), "{error}");
+    assert!(error.contains("a.json") && error.contains("b.csv"), "{error}");
 }
 
 #[test]

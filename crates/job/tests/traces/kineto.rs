@@ -351,3 +351,38 @@ fn kernels_that_were_given_one_correlation_are_reported_unless_a_graph_launched_
         assert_eq!(found.map(|problem| problem.times), times, "{call}: {problems:?}");
     }
 }
+
+/// How many of three steps lack something once a file was changed.
+fn lossy(change: impl FnOnce(&mut Made)) -> usize {
+    let mut made = Made::training(0, 2, 3);
+    change(&mut made);
+    Trace::read_bytes("rank0.json.gz", made.bytes()).unwrap().lossy_steps()
+}
+
+#[test]
+fn steps_that_lost_events_are_counted_and_whole_ones_are_not() {
+    let is_kernel = |event: &Event| event.cat == "kernel";
+    assert_eq!(lossy(|_| ()), 0);
+    let drop_one = |made: &mut Made| {
+        let last = made.events.iter().rposition(is_kernel).unwrap();
+        made.events.remove(last);
+    };
+    assert_eq!(lossy(drop_one), 1, "a launch without its kernel");
+    assert_eq!(lossy(|made| made.events.retain(|event| !is_kernel(event))), 3, "no kernels");
+    let alike = |made: &mut Made| {
+        let known = made.events.iter_mut().filter(|event| event.args.contains_key("correlation"));
+        known.for_each(|event| _ = event.args.insert("correlation".into(), 7.into()));
+    };
+    assert_eq!(lossy(alike), 3, "all have the same correlation");
+    let timeless = |made: &mut Made| {
+        made.events.iter_mut().filter(|event| is_kernel(event)).for_each(|event| event.dur = None);
+    };
+    assert_eq!(lossy(timeless), 3, "no kernel has a duration");
+}
+
+#[test]
+fn every_step_of_a_file_that_was_cut_may_lack_something() {
+    let bytes = Made::training(0, 2, 3).bytes();
+    let trace = Trace::read_bytes("rank0.json.gz", bytes[..bytes.len() - 20].to_vec()).unwrap();
+    assert_eq!((trace.lossy_steps(), trace.marked_steps()), (3, 3));
+}

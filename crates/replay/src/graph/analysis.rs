@@ -5,7 +5,11 @@ use super::{
     Change, Network, Piece, Played, Scenario, critical_path, links::LinkShare, play, play_out,
 };
 use crate::error::ReplayError;
-use paceline_job::{Rank, Time, graph::Graph, trace::Phase};
+use paceline_job::{
+    Rank, Time,
+    graph::Graph,
+    trace::{LaneKind, Phase},
+};
 use serde::Serialize;
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -205,14 +209,18 @@ fn losses(
         }),
         "updates of parameters (fused optimizers take less)",
     )?;
-    ask(
-        without(&scenario.graph, |node| {
-            if node.phase == Phase::Other && node.length > 0 {
-                node.length = 0;
-            }
-        }),
-        "work of the host that belongs to no pass of the model: launching kernels, copying, logging",
-    )?;
+    for (kind, text) in [
+        (
+            LaneKind::Thread,
+            "work of the host that belongs to no pass of the model: launching kernels, copying, logging",
+        ),
+        (
+            LaneKind::Stream,
+            "work of devices of which the trace does not tell which pass of the model it belongs to",
+        ),
+    ] {
+        ask(without_unnamed(&scenario.graph, kind), text)?;
+    }
     if let Network::Engines { .. } = network {
         let instant = scenario.clone().with(&Change::Latency(std::time::Duration::ZERO));
         let without_latency = instant.play()?.step_ms(skip);
@@ -254,9 +262,45 @@ fn without(graph: &Graph, change: impl Fn(&mut paceline_job::graph::Node)) -> Gr
     graph
 }
 
+/// Without what lanes of a kind do that belongs to no pass.
+fn without_unnamed(graph: &Graph, kind: LaneKind) -> Graph {
+    let mut graph = graph.clone();
+    let lanes = graph.workers.iter().flat_map(|worker| &worker.lanes);
+    for node in lanes.filter(|it| it.lane.kind == kind).flat_map(|it| &it.nodes) {
+        let node = &mut graph.nodes[node.index()];
+        if node.phase == Phase::Other {
+            node.length = 0;
+        }
+    }
+    graph
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_job::{
+        graph::{Clocks, Job},
+        trace::Trace,
+    };
+
+    #[test]
+    fn work_of_devices_is_not_said_to_be_the_hosts() {
+        let node = |id: u32, name: &str, after: &str, took: u32, host: bool| {
+            format!(
+                r#"{{"Id": {id}, "Name": "{name}", "NodeType": 4, "data_deps": [{after}], "runtime": {took}, "is_cpu_op": {host}}}"#
+            )
+        };
+        let nodes = [node(1, "aten::mm", "", 10, true), node(2, "gemm", "1", 90, false)];
+        let json = format!(r#"{{"workload_graph": [{}]}}"#, nodes.join(","));
+        let trace = Trace::read_bytes("chakra.0.json", json.into()).unwrap();
+        let graph = Job::from_trace(&trace, &Clocks::default()).unwrap().graph;
+        let all = play(&graph, &Network::Recorded).unwrap().step_ms(0);
+        let gain = |kind| {
+            all - play(&without_unnamed(&graph, kind), &Network::Recorded).unwrap().step_ms(0)
+        };
+        assert!((gain(LaneKind::Thread) - 0.01).abs() < 1e-9);
+        assert!((gain(LaneKind::Stream) - 0.09).abs() < 1e-9);
+    }
 
     #[test]
     fn three_causes_are_said_even_if_they_are_small_and_more_only_if_they_are_not() {

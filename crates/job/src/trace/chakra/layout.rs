@@ -125,7 +125,7 @@ pub fn worker(mut nodes: Vec<Node>, problems: &mut Problems) -> WorkerTrace {
         );
         lay_out(&nodes, &dependencies, &lane_of, lanes.list.len())
     };
-    let mut worker = WorkerTrace { lanes: lanes.list, ..WorkerTrace::default() };
+    let mut worker = WorkerTrace { lanes: lanes.list, laid_out: !timed, ..WorkerTrace::default() };
     for (at, node) in nodes.iter().enumerate() {
         let kind = match node.operation().filter(|_| !node.host() || node.collective.is_some()) {
             Some(operation) => {
@@ -154,6 +154,7 @@ pub fn worker(mut nodes: Vec<Node>, problems: &mut Problems) -> WorkerTrace {
             after: dependencies[at].iter().map(|at| SpanId(*at as u32)).collect(),
         });
     }
+    report_phases(&worker, problems);
     assemble::order(&mut worker);
     worker
 }
@@ -235,25 +236,30 @@ fn lane(node: &Node, lanes: &mut Lanes<(LaneKind, i64)>) -> LaneId {
     }
 }
 
-/// Of a node, or of what it waits for: a kernel belongs to the operator that launched it.
+/// Of a node, or of what it waits for: a kernel belongs to the operator that launched it. A kernel's own name is believed
+/// before its operator's, and names before autograd's numbers: what computes gradients is named so, and has the number of
+/// the operator that it belongs to.
 fn phase(node: &Node, nodes: &[Node], dependencies: &[usize]) -> Phase {
-    let named = |node: &Node| {
-        if node.name.contains("autograd::engine::evaluate_function")
-            || node.name.contains("Backward")
-        {
-            Phase::Backward
-        } else if node.name.contains("Optimizer.step") {
-            Phase::Update
-        } else {
-            node.phase
-        }
+    let launcher = |of: fn(&Node) -> Phase| {
+        let operators = dependencies.iter().map(|at| &nodes[*at]).filter(|it| it.host());
+        let mut phases = operators.filter(|_| !node.host()).map(of);
+        phases.find(|phase| *phase != Phase::Other).unwrap_or_default()
     };
-    let operators = dependencies.iter().map(|at| &nodes[*at]).filter(|it| it.host());
-    match named(node) {
-        Phase::Other if !node.host() => {
-            operators.map(named).find(|phase| *phase != Phase::Other).unwrap_or_default()
-        }
-        phase => phase,
+    let named = |node: &Node| words::phase(&node.name);
+    let said = [named(node), launcher(named), node.phase, launcher(|node| node.phase)];
+    said.into_iter().find(|phase| *phase != Phase::Other).unwrap_or_default()
+}
+
+/// Files do not say which pass a node belongs to: how well that could be told.
+fn report_phases(worker: &WorkerTrace, problems: &mut Problems) {
+    let work = || worker.spans.iter().filter(|span| matches!(span.kind, Kind::Work(_)));
+    let undecided = work().filter(|span| span.kind == Kind::Work(Phase::Other)).count();
+    if work().next().is_some() {
+        problems.add(format!(
+            "the file does not say what is forward, backward or update; that is told by names and by autograd's numbers, and {undecided} \
+             of {} nodes are undecided",
+            work().count()
+        ));
     }
 }
 

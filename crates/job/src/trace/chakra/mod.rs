@@ -47,9 +47,11 @@ pub(super) fn import(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
         problems.add("the file ends in its first message");
     }
     let mut nodes = Vec::new();
+    let mut whole = true;
     while !rest.is_empty() {
         if nodes.len() == MOST_NODES {
             problems.add(format!("only the first {MOST_NODES} nodes are read"));
+            whole = false;
             break;
         }
         let Some(message) = delimited(&mut rest) else {
@@ -57,14 +59,20 @@ pub(super) fn import(bytes: &[u8], problems: &mut Problems) -> WorkerTrace {
                 "the file ends in the middle of a node; the {} nodes before are read",
                 nodes.len()
             ));
+            whole = false;
             break;
         };
         match node(message) {
             Some(node) => nodes.push(node),
-            None => problems.add("a node cannot be read; it is left out"),
+            None => {
+                problems.add("a node cannot be read; it is left out");
+                whole = false;
+            }
         }
     }
-    layout::worker(nodes, problems)
+    let mut worker = layout::worker(nodes, problems);
+    worker.lost.of_file = !whole;
+    worker
 }
 
 fn node(message: &[u8]) -> Option<Node> {
@@ -171,9 +179,11 @@ pub(super) fn import_json(mut items: Items, problems: &mut Problems) -> WorkerTr
             ..Node::default()
         });
     }
+    let whole = items.is_whole();
     let (fields, found) = items.finish();
     problems.add_all(found);
     let mut worker = layout::worker(nodes, problems);
+    worker.lost.of_file = !whole;
     let world = fields.get("ngpus").and_then(serde_json::Value::as_u64);
     worker.world = world.and_then(|world| u32::try_from(world).ok()).filter(|world| *world > 0);
     worker
@@ -237,7 +247,39 @@ mod tests {
         assert_eq!(worker.spans[2].after, [SpanId(1)]);
         let Kind::Collective(collective) = &worker.spans[2].kind else { panic!("no collective") };
         assert_eq!((&*collective.operation, collective.bytes), ("all_reduce", 4096));
-        assert_eq!(problems.into_list().len(), 1);
+        let texts: Vec<_> = problems.into_list().into_iter().map(|it| it.text).collect();
+        assert_eq!((texts.len(), worker.laid_out), (2, true), "{texts:?}");
+        assert!(texts[1].ends_with("2 of 2 nodes are undecided"), "{texts:?}");
+    }
+
+    #[test]
+    fn passes_are_told_by_name_and_number_and_that_is_reported() {
+        let numbered = |node: Vec<u8>| [node, attribute("seq_id", 9, 7)].concat();
+        let nodes = [
+            numbered(node(1, "aten::conv2d", 4, &[], 1, 1)),
+            node(2, "scudnn_128x128_nn", 4, &[1], 1, 0),
+            numbered(node(3, "aten::convolution_backward(0)", 4, &[], 1, 1)),
+            node(4, "winogradForwardData4x4", 4, &[3], 1, 0),
+            node(5, "wgrad_alg0_engine", 4, &[1], 1, 0),
+            node(6, "Memcpy DtoD", 4, &[], 1, 0),
+        ];
+        let mut problems = Problems::at("test");
+        let worker = import(&file(&nodes), &mut problems);
+        let phase = |name: &str| {
+            let span = worker.spans.iter().find(|span| &*span.name == name).unwrap();
+            let Kind::Work(phase) = span.kind else { panic!("{span:?}") };
+            phase
+        };
+        assert_eq!(phase("aten::conv2d"), Phase::Forward);
+        assert_eq!(phase("scudnn_128x128_nn"), Phase::Forward);
+        for backward in
+            ["aten::convolution_backward(0)", "winogradForwardData4x4", "wgrad_alg0_engine"]
+        {
+            assert_eq!(phase(backward), Phase::Backward, "{backward}");
+        }
+        assert_eq!(phase("Memcpy DtoD"), Phase::Other);
+        let texts: Vec<_> = problems.into_list().into_iter().map(|it| it.text).collect();
+        assert!(texts.iter().any(|it| it.ends_with("1 of 6 nodes are undecided")), "{texts:?}");
     }
 
     #[test]

@@ -31,6 +31,11 @@ impl Reader {
         Ok(Reader { items: Items::new(input, place, SHAPE)? })
     }
 
+    /// Whether the file went on to its end and no event of it was left out, as far as it was read.
+    pub fn is_whole(&self) -> bool {
+        self.items.is_whole()
+    }
+
     /// Everything beside the events: to be called once there are no more.
     pub fn finish(self) -> (Header, Vec<Problem>) {
         let (fields, problems) = self.items.finish();

@@ -56,6 +56,7 @@ pub struct Items {
     problems: Problems,
     value: Vec<u8>,
     taken: u64,
+    whole: bool,
 }
 
 impl Items {
@@ -69,6 +70,7 @@ impl Items {
             problems: Problems::at(place),
             value: Vec::new(),
             taken: 0,
+            whole: true,
         })
     }
 
@@ -86,6 +88,11 @@ impl Items {
                 State::End => return None,
             }
         }
+    }
+
+    /// Whether the file went on to its end and no item of it was left out, as far as it was read.
+    pub fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// Something was found about an item.
@@ -198,6 +205,7 @@ impl Items {
             }
             Taken::TooLong => {
                 self.problems.add(format!("{one} is too long; it is left out"));
+                self.whole = false;
                 return None;
             }
             Taken::Whole => {}
@@ -210,6 +218,7 @@ impl Items {
         let item = lenient(&self.value, parse);
         if item.is_none() {
             self.problems.add(format!("{one} cannot be read; it is left out"));
+            self.whole = false;
         }
         item
     }
@@ -222,6 +231,7 @@ impl Items {
             self.problems.add("there is more after the end of the JSON; it is left out");
         } else if self.scanner.failure.is_some() {
             self.problems.add(self.cut_off(&format!("after its {}", self.shape.many)));
+            self.whole = false;
         }
     }
 
@@ -239,6 +249,7 @@ impl Items {
 
     fn end(&mut self, problem: &str) {
         self.state = State::End;
+        self.whole = false;
         self.problems.add(problem.to_owned());
     }
 }

@@ -48,6 +48,19 @@ pub fn link(gathered: &Gathered, nesting: &Nesting, spans: &mut [Span], problems
     link_stream_waits(gathered, &calls, &queues, spans);
 }
 
+/// When something was launched that is not in the file. Memory of no length is filled by nobody, so a fill may be missing.
+pub fn launches_of_nothing(gathered: &Gathered, spans: &[Span]) -> Vec<Stamp> {
+    let launches = |name: &str| {
+        ["LaunchKernel", "GraphLaunch", "MemcpyAsync"].iter().any(|part| name.contains(part))
+    };
+    let calls = gathered.notes.iter().zip(&gathered.raw).zip(spans);
+    calls
+        .filter(|((note, raw), _)| note.class == Class::Call && launches(&raw.name))
+        .filter(|(_, span)| !matches!(span.kind, Kind::Launch))
+        .map(|((_, raw), _)| raw.begin)
+        .collect()
+}
+
 /// The call that launched something, if it is known.
 pub fn launch_of(spans: &[Span], at: usize) -> Option<usize> {
     let call = spans[at].after.first()?.0 as usize;

@@ -126,6 +126,8 @@ pub struct Gathered {
     pub syncs: HashMap<i64, Sync>,
     /// Where arrows from forward to backward begin.
     pub forward_points: Vec<(LaneId, Stamp)>,
+    /// When something happened whose length is not known.
+    pub lost: Vec<Stamp>,
     names: Names,
     thread_names: HashMap<(Id, Id), String>,
 }
@@ -156,10 +158,12 @@ impl Gathered {
     fn take_span(&mut self, event: Event, class: Class, problems: &mut Problems) {
         if event.args.get("finished") == Some(&serde_json::Value::Bool(false)) {
             problems.add("an event did not end while the profiler ran; it is left out");
+            self.lost.push(event.ts);
             return;
         }
         if event.dur.is_none() {
             problems.add("an event has no duration; it is taken to have none");
+            self.lost.push(event.ts);
         }
         let lane = if class.on_device() {
             let number = |key, id: &Id| match (event.integer(key), id) {
@@ -242,6 +246,9 @@ impl Gathered {
         }
         for (_, point) in &mut self.forward_points {
             point.0 = point.0.saturating_add(base);
+        }
+        for lost in &mut self.lost {
+            *lost = Stamp(lost.0.saturating_add(base));
         }
         for sync in self.syncs.values_mut() {
             sync.begin = Stamp(sync.begin.0.saturating_add(base));

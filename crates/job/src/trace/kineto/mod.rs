@@ -17,7 +17,7 @@ mod nesting;
 mod threads;
 
 use super::{
-    Kind, LaneKind, Phase, Problem, Step, WorkerTrace, assemble, chrome, problems::Problems,
+    Kind, LaneKind, Lost, Phase, Problem, Step, WorkerTrace, assemble, chrome, problems::Problems,
 };
 use crate::Rank;
 use gather::{Class, Gathered};
@@ -41,8 +41,10 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
     for event in reader.by_ref() {
         gathered.take(event, &mut problems);
     }
+    let whole = reader.is_whole();
     let (header, mut all_problems) = reader.finish();
-    let worker = worker(gathered, &header, &mut problems);
+    let mut worker = worker(gathered, &header, &mut problems);
+    worker.lost.of_file = !whole;
     all_problems.extend(problems.into_list());
     Imported { worker, rank: header.rank(), problems: all_problems }
 }
@@ -57,13 +59,17 @@ fn worker(mut gathered: Gathered, header: &chrome::Header, problems: &mut Proble
     device::wait_for_collectives(&gathered, &nesting, &mut spans, problems);
     gloo::wait_for_collectives(&gathered, &nesting, &mut spans, problems);
     threads::wait_for_backward(&gathered, &nesting, &mut spans);
+    let lost = device::launches_of_nothing(&gathered, &spans);
+    problems.add_times("what a call launched is not in the file", lost.len() as u64);
     device::split_blocking_copies(&gathered, &mut spans);
+    let at = gathered.lost.iter().copied().chain(lost).collect();
     let mut worker = WorkerTrace {
         rank: header.rank().unwrap_or_default(),
         world: header.world(),
         steps: steps(&gathered, &nesting, problems),
         lanes: gathered.lanes.list,
         spans,
+        lost: Lost { at, ..Lost::default() },
         ..WorkerTrace::default()
     };
     assemble::keep_each_step_once(&mut worker, problems);
