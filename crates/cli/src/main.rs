@@ -6,6 +6,7 @@ mod carrier;
 mod coordinator;
 mod demo;
 mod exit;
+mod handing;
 mod job;
 mod learn;
 mod manual;

@@ -146,7 +146,7 @@ fn row(options: &Options, profile: &str, workers: usize, rate: Rate) -> Result<(
     let wire = Link { rate, latency: options.latency };
     let graph = layered.graph();
     let scenario = Scenario { graph, settings, wire, memory, met: None, config };
-    let task = Task { scenario, layered: Some(layered.clone()), post: Duration::ZERO };
+    let task = Task { scenario, layered: Some(layered.clone()) };
     let fixed = |bytes: u64, crosses: bool| -> Result<f64, Box<dyn Error>> {
         let mut layered = layered.clone();
         layered.groups = buckets(&layered, bytes);

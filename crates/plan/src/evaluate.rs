@@ -18,8 +18,8 @@ use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 const SHORT: usize = 2;
 /// Steps of the replay whose critical path is followed.
 pub(crate) const FOLLOWED: usize = 3;
-/// Steps of a long replay, at least and at most.
-const LONG: std::ops::RangeInclusive<usize> = 4..=8;
+/// Steps of a long replay, at least.
+const LONG: usize = 4;
 
 /// How far partial replay may be off when it compares two candidates of one search.
 const PARTIAL_ERROR: f64 = 0.01;
@@ -297,16 +297,9 @@ fn average(layered: &Layered) -> Layered {
     average
 }
 
-/// The last recorded steps, or all of them again and again.
+/// All recorded steps, which is what a replay of the job plays; few of them again and again.
 fn long(layered: &Layered) -> Layered {
-    let steps = layered.steps();
-    if steps < *LONG.start() {
-        return repeated(layered, *LONG.start());
-    }
-    let from = steps.saturating_sub(*LONG.end());
-    let mut long = layered.with_steps(from..steps);
-    long.forget_recorded();
-    long
+    repeated(layered, layered.steps().max(LONG))
 }
 
 /// So many steps, the first after the last.

@@ -35,7 +35,6 @@ pub fn optimize(
     limits: &Limits,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Outcome, PlanError> {
-    let task = &Task { layered: task.posting(), ..task.clone() };
     let fit = Fit::of(task, limits)?;
     let before = evaluate::as_it_is(task)?;
     let mut evaluator = Evaluator::new(task, &fit.layered, limits, progress);

@@ -5,18 +5,14 @@ use paceline_job::{
     graph::{Graph, layered::Layered},
 };
 use paceline_replay::graph::Scenario;
-use std::time::Duration;
 
 /// A job and the conditions it runs under.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// The job as it is, and what is in force.
     pub scenario: Scenario,
-    /// Its layers, where they are known. Without them only settings can be planned.
+    /// Its layers, where they are known, with what handing operations over takes. Without them only settings can be planned.
     pub layered: Option<Layered>,
-    /// What handing over one operation takes a worker's thread. The recorded backward passes contain it for the operations
-    /// that there were; fewer operations take less.
-    pub post: Duration,
 }
 
 impl Task {
@@ -24,11 +20,6 @@ impl Task {
     pub(crate) fn scenario(&self, graph: Graph, settings: Settings) -> Scenario {
         let Scenario { wire, memory, met, ref config, .. } = self.scenario;
         Scenario { graph, settings, wire, memory, met, config: config.clone() }
-    }
-
-    /// The layers, with what handing over takes told apart from their backward passes.
-    pub(crate) fn posting(&self) -> Option<Layered> {
-        Some(self.layered.clone()?.posting(self.post))
     }
 
     /// Length of all gradients.

@@ -43,7 +43,7 @@ fn task(layers: &[(u64, u64, u64)], workers: usize, rate: f64, crosses: bool) ->
         met: None,
         config: ClusterConfig { worker, ..ClusterConfig::default() },
     };
-    Task { scenario, layered: Some(layered), post: Duration::ZERO }
+    Task { scenario, layered: Some(layered) }
 }
 
 fn small_cases() -> Vec<Task> {
@@ -209,10 +209,16 @@ fn tensors_of_two_types_are_never_sent_together() {
     }
 }
 
+/// The same task where handing an operation over takes long.
+fn dear(task: Task) -> Task {
+    let layered = task.layered.map(|layered| layered.posting(Duration::from_micros(60)));
+    Task { layered, ..task }
+}
+
 #[test]
 fn operations_that_take_time_to_hand_over_are_made_fewer() {
     let cheap = task(&[(1000, 100, 200); 5], 2, 100e9, true);
-    let dear = Task { post: Duration::from_micros(60), ..cheap.clone() };
+    let dear = dear(cheap.clone());
     let (cheap, dear) = (plan(&cheap, &Limits::default()), plan(&dear, &Limits::default()));
     // What was recorded contains it already.
     assert!((cheap.before_ms - dear.before_ms).abs() < 1e-9);
@@ -255,7 +261,7 @@ fn every_pass_is_named_with_what_it_is_expected_to_gain() {
     let even = task(&[(250_000, 400, 800); 5], 4, 1e9, false);
     // Small tensors that take long to hand over.
     let small = task(&[(1000, 100, 200); 5], 2, 100e9, true);
-    let small = Task { post: Duration::from_micros(60), ..small };
+    let small = dear(small);
     let slow = task(&[(900_000, 50, 80); 4], 4, 1e9, true);
     // A host that is slow between layers, so that few passes are better than many.
     let tight = task(&[(1000, 100, 200); 5], 2, 1e9, true);

@@ -1,19 +1,18 @@
 //! `paceline optimize`: a plan for a recorded job, found in virtual time, and, if asked, tried in real time. How plans
 //! are found is not known here.
 
-mod handing;
 mod report;
 mod verify;
 
 use crate::{
     carrier::hosts,
     exit::UsageError,
+    handing::Handing,
     scenario::{self, ConditionArgs, Loaded, WireSource},
     settings::parse_size,
 };
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use handing::Handing;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_job::{ByteSize, WrittenDuration};
 use paceline_plan::{Engine, Limits, Outcome, Task, optimize};
@@ -150,7 +149,7 @@ pub fn run(arguments: OptimizeArgs) -> Result<ExitCode> {
 
 fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<Task> {
     let mut scenario = loaded.scenario.clone();
-    let mut layered = loaded.job.layered.clone();
+    let mut layered = loaded.job.layered.clone().map(|it| it.posting(handing.time()));
     if let Some(count) = arguments.workers {
         let Some(layered) = &mut layered else {
             let text = "--workers needs a trace that names layers, such as `paceline run --trace` writes; give the traces of all workers instead";
@@ -173,7 +172,7 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
         let text = "this trace does not show what the network carries; give --bandwidth";
         return Err(UsageError::new(text).into());
     }
-    Ok(Task { scenario, layered, post: handing.time() })
+    Ok(Task { scenario, layered })
 }
 
 /// Search with a bar on a terminal, until the time is over.

@@ -1,10 +1,7 @@
 //! What `paceline optimize` says, as text, as data, and at the head of the plan file. It decides nothing.
 
-use super::{
-    handing::Handing,
-    verify::{Verdict, Verified},
-};
-use crate::scenario::Loaded;
+use super::verify::{Verdict, Verified};
+use crate::{carrier::hosts, handing::Handing, scenario::Loaded};
 use paceline_job::Rate;
 use paceline_plan::{Outcome, Task};
 use serde::Serialize;
@@ -18,7 +15,10 @@ const MOST_PROBLEMS: usize = 5;
 pub struct Report {
     workers: usize,
     one_host: bool,
-    bandwidth: Rate,
+    /// What wires carry, where there are any.
+    bandwidth: Option<Rate>,
+    /// What memory carries, where all workers are on one host.
+    memory_rate: Option<Rate>,
     seconds: f64,
     /// What handing an operation over is taken to take, in microseconds, and how that is known.
     post_us: f64,
@@ -39,15 +39,13 @@ impl Report {
         outcome: Outcome,
         took: Duration,
     ) -> Report {
+        let scenario = &task.scenario;
+        let one_host = hosts(&scenario.graph) < 2;
         Report {
-            workers: task.scenario.graph.workers.len(),
-            one_host: task
-                .scenario
-                .graph
-                .workers
-                .windows(2)
-                .all(|pair| pair[0].host == pair[1].host),
-            bandwidth: task.scenario.wire.rate,
+            workers: scenario.graph.workers.len(),
+            one_host,
+            bandwidth: (!one_host).then_some(scenario.wire.rate),
+            memory_rate: one_host.then_some(scenario.memory.rate),
             seconds: took.as_secs_f64(),
             post_us: handing.time().as_secs_f64() * 1e6,
             post: handing,
@@ -92,10 +90,11 @@ impl Report {
             "{} workers, {}.\nA step takes {:.2} ms in replay, and {:.2} ms with the plan ({:.1}% {}). \
              {} replays in {:.1} s; {} more were spared by playing tensors by themselves.",
             self.workers,
-            if self.one_host {
-                "all on one host".to_string()
-            } else {
-                format!("wires of {} ({})", self.bandwidth, loaded.wire)
+            match (self.bandwidth, self.memory_rate) {
+                (Some(rate), _) => format!("wires of {rate} ({})", loaded.wire),
+                (None, Some(rate)) =>
+                    format!("all on one host with memory of {rate} ({})", loaded.memory),
+                (None, None) => "all on one host".to_string(),
             },
             outcome.before_ms,
             outcome.after_ms,

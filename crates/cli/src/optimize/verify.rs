@@ -1,8 +1,8 @@
 //! A plan in real time: the program is run without and with it, in turn, and what its traces say is compared with what
 //! was predicted. How workers are run is `paceline run`'s business.
 
-use super::{OptimizeArgs, handing::Handing};
-use crate::scenario;
+use super::OptimizeArgs;
+use crate::{handing::Handing, scenario};
 use anyhow::{Context, Result, bail};
 use paceline_job::{Plan, Settings, graph::layered::Layered};
 use paceline_replay::graph::Scenario;

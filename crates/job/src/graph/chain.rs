@@ -3,7 +3,7 @@
 
 use super::{
     Graph, Node, NodeId, OperationId, Role, Sequence, Worker,
-    layered::{Group, LayerTimes, Layered, LayeredWorker, MarkKind, Slot, Tail},
+    layered::{Group, Handing, LayerTimes, Layered, LayeredWorker, MarkKind, Slot, Tail},
 };
 use crate::{
     Rank,
@@ -104,16 +104,18 @@ impl<'l> Chain<'l> {
             let LayerTimes { forward, forward_gap, .. } = times[place];
             line.add(&layer.name, Phase::Forward, Role::Work, forward_gap, forward);
         }
+        let mut spared = 0;
         for (place, layer) in self.layered.layers.iter().enumerate().rev() {
             let slot = Slot::backward(place, layers);
             self.marks(line, worker, step, slot, &layer.name, Phase::Backward);
             let LayerTimes { backward, backward_gap, .. } = times[place];
+            let backward = self.handing(place, backward, &mut spared);
             line.add(&layer.name, Phase::Backward, Role::Work, backward_gap, backward);
             let last = self.completed[place].last();
             for group in &self.completed[place] {
                 let role = Role::Post(operation(step, *group));
                 let gap = if place == 0 && Some(group) == last { handing } else { 0 };
-                line.add(&layer.name, Phase::Other, role, gap, self.layered.post);
+                line.add(&layer.name, Phase::Other, role, gap, 0);
             }
         }
         if !crosses {
@@ -132,6 +134,17 @@ impl<'l> Chain<'l> {
             line.add(&parameters, Phase::Update, Role::Work, 0, updated);
         }
         line.add(&end, Phase::Other, Role::StepEnd(step as u32), rest, 0);
+    }
+
+    /// A layer's backward pass, with as many operations to hand over as there are now. What is spared beyond the pass is spared in
+    /// the next: a thread may still be handing over when that begins.
+    fn handing(&self, place: usize, backward: u64, spared: &mut u64) -> u64 {
+        let Handing { each, counted } = &self.layered.handing;
+        let taken = |operations: u64| each.saturating_mul(operations);
+        let longer = backward.saturating_add(taken(self.completed[place].len() as u64));
+        let less = spared.saturating_add(taken(counted.get(place).copied().unwrap_or(0)));
+        *spared = less.saturating_sub(longer);
+        longer.saturating_sub(less)
     }
 
     /// What happens at one place of the step apart from passes, updates and gradients.

@@ -137,6 +137,16 @@ pub struct Group {
     pub tensors: Vec<u32>,
 }
 
+/// What handing operations over takes. Backward passes contain it for the operations that there were, so only a difference in their
+/// number counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handing {
+    /// Nanoseconds of a worker's thread for one operation.
+    pub each: u64,
+    /// How many each layer's backward pass contains.
+    pub counted: Vec<u64>,
+}
+
 /// Steps of a chain of layers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layered {
@@ -153,8 +163,8 @@ pub struct Layered {
     /// Whether the program itself decides what is sent together, as DDP does with its buckets: then the groups are those, a
     /// plan's are not looked at, and what is in none of them is not sent.
     pub own_buckets: bool,
-    /// Nanoseconds that a worker needs to hand an operation over.
-    pub post: u64,
+    /// What handing operations over takes, where that is to count.
+    pub handing: Handing,
     /// For each step and each group (in the order of [`Layered::all_groups`]), nanoseconds from the last post to the end on
     /// each worker, as recorded; empty if it was not.
     pub recorded: Vec<Vec<Vec<u64>>>,
@@ -243,22 +253,17 @@ impl Layered {
         self.asides.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// The same, with what handing an operation over takes told apart from the backward passes that contain it: then it
-    /// is spared where fewer operations are handed over.
+    /// The same steps, of which it is known that handing one of their operations over takes so long. Once they are sent in
+    /// other groups, passes that hand over fewer take less.
     pub fn posting(mut self, post: Duration) -> Layered {
-        let post = u64::try_from(post.as_nanos()).unwrap_or(u64::MAX);
         let layers = self.layer_of_tensors();
-        let mut posts = vec![0_u64; self.layers.len()];
+        let mut counted = vec![0; self.layers.len()];
         for group in self.all_groups() {
             let first = group.tensors.iter().map(|tensor| layers[*tensor as usize]).min();
-            posts[first.unwrap_or(0) as usize] += 1;
+            counted[first.unwrap_or(0) as usize] += 1;
         }
-        for step in self.workers.iter_mut().flat_map(|worker| &mut worker.steps) {
-            for (times, posts) in step.iter_mut().zip(&posts) {
-                times.backward = times.backward.saturating_sub(posts.saturating_mul(post));
-            }
-        }
-        self.post = self.post.saturating_add(post);
+        self.handing =
+            Handing { each: u64::try_from(post.as_nanos()).unwrap_or(u64::MAX), counted };
         self
     }
 
@@ -439,6 +444,27 @@ mod tests {
                 assert_eq!(count(Role::Await(OperationId(operation))), awaited);
             }
         }
+    }
+
+    #[test]
+    fn what_handing_over_takes_counts_once_there_are_more_or_fewer_operations() {
+        let recorded = three();
+        let mut layered = recorded.clone().posting(Duration::from_nanos(2));
+        assert_eq!(layered.graph(), recorded.graph(), "what was recorded contains it");
+        let backward = |layered: &Layered| -> Vec<u64> {
+            let graph = layered.graph();
+            let nodes = graph.nodes.iter().filter(|node| node.phase == Phase::Backward);
+            nodes.take(3).map(|node| node.length).collect()
+        };
+        // Passes take 2 each, from the last layer to the first, which has two tensors.
+        layered.groups = vec![Group { tensors: vec![0, 1, 2, 3] }];
+        assert_eq!(backward(&layered), [0, 0, 0]);
+        layered.groups = vec![Group { tensors: vec![2, 3] }];
+        assert_eq!(backward(&layered), [0, 2, 2]);
+        let mut layered = Layered { groups: vec![Group { tensors: vec![0, 1] }], ..recorded };
+        layered = layered.posting(Duration::from_nanos(2));
+        layered.groups.clear();
+        assert_eq!(backward(&layered), [2, 2, 4], "one more");
     }
 
     #[test]

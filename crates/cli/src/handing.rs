@@ -1,4 +1,4 @@
-//! What handing an operation over takes the program's thread, and how that is known. What follows from it is the planner's.
+//! What handing an operation over takes the program's thread, and how that is known. What follows from it is the graph's.
 
 use paceline_job::{WrittenDuration, graph::Job};
 use serde::Serialize;
