@@ -502,3 +502,20 @@ fn an_elastic_job_answers_by_its_name_while_its_workers_gather() {
     let again = run(&options, "true");
     assert!(stderr(&again).contains("runs already"), "{again:?}");
 }
+
+#[test]
+fn a_program_that_records_nothing_is_told_from_one_that_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let said = |script: &str| stderr(&run(&["-n", "2", "--trace", path], script));
+    fs::write(folder.path().join("worker-7.json.gz"), "of another run").unwrap();
+    let nothing = said("true");
+    assert!(
+        nothing.contains("no trace was written to") && nothing.contains("three steps"),
+        "{nothing}"
+    );
+    let something = said("echo x > \"$PACELINE_TRACE/worker-$PACELINE_RANK.json.gz\"");
+    assert!(!something.contains("no trace was written"), "{something}");
+    let failed = said("exit 3");
+    assert!(!failed.contains("no trace was written"), "its failure says enough: {failed}");
+}

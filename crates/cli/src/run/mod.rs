@@ -8,6 +8,7 @@ pub mod guard;
 mod lines;
 mod output;
 pub mod process;
+mod recording;
 mod report;
 pub mod signals;
 mod supervision;
@@ -25,6 +26,7 @@ use output::{Channel, LastLines, Notes, Output, Prefix};
 use paceline_job::Rank;
 use paceline_tune::{Method, policies};
 use process::{Program, WorkerProcess};
+use recording::Recording;
 use signals::Signals;
 use std::{
     ffi::OsString,
@@ -239,6 +241,7 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
             Some(door)
         }
     };
+    let recording = arguments.trace.as_deref().map(Recording::into);
     let mut guard = Guard::start()?;
     let (mut workers, streams) = Workers::start(&arguments, &launch, &mut guard)?;
     let prefix = if arguments.no_prefix { Prefix::None } else { Prefix::Rank };
@@ -253,7 +256,10 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
     let last_lines = output.finish();
 
     let outcome = supervision.outcome();
-    let story = report::story(&outcome, &pair(pids, last_lines));
+    let mut story = report::story(&outcome, &pair(pids, last_lines));
+    if outcome.cause.is_none() {
+        story.extend(recording.and_then(|recording| recording.nothing()));
+    }
     // Nobody may be reading; the exit code tells the same.
     let _ = io::stderr().write_all(story.as_bytes());
     Ok(ExitCode::from(outcome.exit_code))

@@ -1,0 +1,41 @@
+//! Whether anything was recorded into the folder of `--trace`. What is in a trace is not known here.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// The folder, as it was before the job.
+pub struct Recording {
+    folder: PathBuf,
+    before: HashMap<PathBuf, SystemTime>,
+}
+
+impl Recording {
+    pub fn into(folder: &Path) -> Recording {
+        Recording { folder: folder.to_path_buf(), before: files(folder) }
+    }
+
+    /// What to say if the job left nothing there.
+    pub fn nothing(&self) -> Option<String> {
+        let written = files(&self.folder);
+        let is_new = |(path, time): (&PathBuf, &SystemTime)| self.before.get(path) != Some(time);
+        if written.iter().any(is_new) {
+            return None;
+        }
+        Some(format!(
+            "paceline: no trace was written to {}: workers record once they train on Paceline, by DDP or by DistributedOptimizer, and \
+             have taken more than three steps\n",
+            self.folder.display()
+        ))
+    }
+}
+
+/// With when they were changed last. A folder that cannot be read has none.
+fn files(folder: &Path) -> HashMap<PathBuf, SystemTime> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let changed = |entry: &fs::DirEntry| entry.metadata().and_then(|it| it.modified()).ok();
+    entries.filter_map(|entry| Some((entry.path(), changed(&entry)?))).collect()
+}
