@@ -97,7 +97,7 @@ def played(options: argparse.Namespace, names: dict[str, str], strategies: str) 
         # A job of this kind begins with its first strategy; otherwise with what Paceline chooses by itself.
         plan = options.out / f"{names['kind'].replace(' ', '_')}.toml"
         plan.write_text(f'[settings]\nstrategy = "{strategies.split(",")[0]}"\n')
-        command += ["--plan", str(plan)]
+        command += ["--in-force", str(plan)]
     for method in options.methods.split(","):
         command += ["--method", method]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)

@@ -1,11 +1,11 @@
 //! A job as a trace shows it, under the conditions that the trace or the command line gives. What is asked about it is
 //! the business of the commands.
 
-use crate::{carrier, exit::UsageError};
+use crate::{carrier, exit::UsageError, handing::Handing};
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_job::{
-    Link, Plan, Rate, Settings, WrittenDuration,
+    Link, Plan, Rate, WrittenDuration,
     graph::{Alignment, Clocks, Job, wire},
     trace::{Problem, Trace},
 };
@@ -33,9 +33,9 @@ pub struct ConditionArgs {
     #[arg(long, value_name = "TIME")]
     pub latency: Option<WrittenDuration>,
 
-    /// Settings that were in force, from a plan file [default: what the trace says].
+    /// The plan that was in force while this was recorded, for traces that do not say [default: what the trace says].
     #[arg(long, value_name = "FILE")]
-    pub plan: Option<PathBuf>,
+    pub in_force: Option<PathBuf>,
 }
 
 /// A job, and what its trace says about it.
@@ -65,7 +65,7 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
 
 /// The same of one of its steps, by its number, if one is given.
 pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> Result<Loaded> {
-    let mut trace = Trace::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut trace = Trace::read(path)?;
     let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
     if let Some(number) = step {
         keep_step(&mut trace, number)?;
@@ -92,10 +92,20 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
     let known = seen.or(met.wire).unwrap_or_else(usual_wire);
     let latency = conditions.latency.map_or(known.latency, |WrittenDuration(latency)| latency);
     let rate = conditions.bandwidth.unwrap_or(known.rate);
-    let settings = match &conditions.plan {
-        Some(path) => apply(&plan(path)?, &mut job),
+    let settings = match &conditions.in_force {
+        Some(path) => {
+            let plan = plan(path)?;
+            for name in fuse(&plan, &mut job) {
+                let text = "the plan sends it together with others, and the trace does not have it";
+                let place = format!("tensor {name}");
+                job.problems.push(Problem { place, text: text.to_string(), times: 1 });
+            }
+            plan.settings
+        }
         None => job.settings.clone().unwrap_or_default(),
     };
+    let handing = Handing::of(None, &job);
+    job.layered = job.layered.map(|layered| layered.posting(handing.time()));
     let mut scenario = Scenario {
         graph: job.graph.clone(),
         settings,
@@ -144,19 +154,43 @@ fn keep_step(trace: &mut Trace, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Send together what a plan says, and follow its settings.
-fn apply(plan: &Plan, job: &mut Job) -> Settings {
-    if let Some(layered) = &mut job.layered
-        && !plan.fusion.is_empty()
-    {
-        for name in layered.fuse(&plan.fusion) {
-            let text = "the plan sends it together with others, and the trace does not have it";
-            let place = format!("tensor {name}");
-            job.problems.push(Problem { place, text: text.to_string(), times: 1 });
-        }
-        job.graph = layered.graph();
+/// Send together what a plan says; gives back what the job does not have.
+fn fuse(plan: &Plan, job: &mut Job) -> Vec<String> {
+    let Some(layered) = job.layered.as_mut().filter(|_| !plan.fusion.is_empty()) else {
+        return Vec::new();
+    };
+    let unknown = layered.fuse(&plan.fusion);
+    job.graph = layered.graph();
+    unknown
+}
+
+/// A job as a plan would have it, and what of the plan has no part in that.
+pub fn planned(loaded: &Loaded, path: &Path) -> Result<(Scenario, Vec<String>)> {
+    let plan = plan(path)?;
+    let mut job = loaded.job.clone();
+    let own_buckets = job.layered.as_ref().is_some_and(|layered| layered.own_buckets);
+    let mut left_out = Vec::new();
+    if !plan.fusion.is_empty() && (job.layered.is_none() || own_buckets) {
+        let why = if own_buckets {
+            "the program fills buckets of its own"
+        } else {
+            "the trace names no layers"
+        };
+        left_out.push(format!("{why}, so what the plan sends together is not looked at"));
     }
-    plan.settings.clone()
+    let unknown = fuse(&plan, &mut job);
+    if !unknown.is_empty() {
+        left_out.push(format!(
+            "the trace does not have tensors that the plan sends: {}",
+            unknown.join(", ")
+        ));
+    }
+    if !plan.batch.is_whole() {
+        left_out.push("the plan's passes over parts of the batch are not played".to_string());
+    }
+    let scenario =
+        Scenario { graph: job.graph, settings: plan.settings, ..loaded.scenario.clone() };
+    Ok((scenario, left_out))
 }
 
 /// How the rate of wires is known.

@@ -42,8 +42,45 @@ fn a_plan_says_why_and_is_taken_by_run_and_replay() {
     assert!(text.starts_with("# By `paceline optimize`") && text.contains("[fusion]"), "{text}");
     let run = paceline(&["run", "-n", "2", "--quiet", "--plan", &plan, "--", "true"]);
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    let replay = paceline(&["replay", &trace, "--bandwidth", "1gbit", "--plan", &plan]);
+    // What a replay says of the job and of the plan is what the planner said.
+    let with_plan = format!("plan={plan}+workers=4");
+    let asked = ["--json", "--what-if", "workers=4", "--what-if", &with_plan];
+    let replay = paceline(&[&["replay", &trace, "--bandwidth", "1gbit"], &asked[..]].concat());
     assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
+    let replayed: serde_json::Value = serde_json::from_slice(&replay.stdout).unwrap();
+    assert_eq!(&replayed["what_if"][0]["step_ms"], before, "{replayed}");
+    assert_eq!(&replayed["what_if"][1]["step_ms"], after, "{replayed}");
+}
+
+#[test]
+fn workers_of_one_host_have_memory_and_no_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let event = |rank: u32, category: &str, name: &str, begin: u32, length: u32, args: &str| {
+        format!(
+            r#"{{"ph": "X", "cat": "{category}", "name": "{name}", "pid": {rank}, "tid": 1, "ts": {begin}, "dur": {length}, "args": {args}}}"#
+        )
+    };
+    for rank in 0..2 {
+        let mut events = Vec::new();
+        for step in 0..4 {
+            let at = step * 1000;
+            events.push(event(rank, "step", "step", at, 1000, &format!(r#"{{"number": {step}}}"#)));
+            events.push(event(rank, "forward", "fc", at, 200, r#"{"layer": 0}"#));
+            events.push(event(rank, "backward", "fc", at + 200, 300, r#"{"layer": 0}"#));
+        }
+        let about = r#"{"format": 1, "version": "0", "host": "one", "view": null, "layers": [{"name": "fc", "tensors":
+            [{"name": "fc.weight", "elements": 1000, "dtype": "f32"}]}]}"#;
+        let text = format!(
+            r#"{{"distributedInfo": {{"rank": {rank}, "world_size": 2}}, "paceline": {about}, "traceEvents": [{}]}}"#,
+            events.join(",")
+        );
+        fs::write(folder.path().join(format!("worker-{rank}.json")), text).unwrap();
+    }
+    let found = paceline(&["optimize", folder.path().to_str().unwrap(), "--json"]);
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(report["bandwidth"], serde_json::Value::Null, "{report}");
+    assert!(!report["memory_rate"].is_null(), "{report}");
 }
 
 #[test]

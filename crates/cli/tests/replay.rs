@@ -88,6 +88,9 @@ fn what_is_drawn_stands_alone_and_what_is_written_can_be_replayed() {
     assert!(text.contains("workers=4") && text.contains("Critical path"), "{text}");
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && !page.contains("http"), "nothing is fetched from elsewhere");
+    // One worker sends nothing, so engines had nothing to predict; and no line of the report is longer than the window.
+    assert!(page.contains("As replayed") && !page.contains("As predicted"), "{page}");
+    assert!(page.contains("white-space:pre-wrap"), "{page}");
     assert!(fs::read_to_string(plot).unwrap().contains("workers=4"));
     is_the_same(&report(&["replay", &trace]), &report(&["replay", &written]));
 }
@@ -173,6 +176,26 @@ fn the_last_step_is_compared_with_itself_where_all_others_are_skipped() {
         let path = found["critical_path"].as_array().unwrap().iter();
         let sum: f64 = path.map(|share| share["share"].as_f64().unwrap()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "--skip {skip}: {found}");
+    }
+}
+
+#[test]
+fn a_replay_of_steps_that_lost_events_does_not_claim_to_have_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = profiled(&folder.path().join("alone.json"), 0, 1);
+    let whole = fs::read_to_string(&trace).unwrap();
+    assert_eq!(report(&["replay", &trace])["lossy_steps"], 0);
+    // The operator of one step has a length that none can have; and the file ends too early.
+    let negative = whole.replacen("\"dur\":65000", "\"dur\":-65000", 1);
+    let cut = whole[..whole.len() - 10].to_string();
+    for (text, lossy) in [(negative, 1), (cut, 3)] {
+        assert_ne!(text, whole);
+        fs::write(&trace, text).unwrap();
+        let found = report(&["replay", &trace]);
+        assert_eq!(found["lossy_steps"], lossy, "{found}");
+        assert!(notes(&found).contains(&format!("from {lossy} of 3 steps")), "{found}");
+        let text = String::from_utf8(paceline(&["replay", &trace]).stdout).unwrap();
+        assert!(text.contains("as recorded, events missing"), "{text}");
     }
 }
 
@@ -287,19 +310,28 @@ fn operations_that_do_not_say_their_size_take_as_long_as_recorded_and_it_is_said
 
 /// The file of a worker as our own runtime writes it: five steps, one layer, one operation in each.
 fn recorded(rank: u32) -> String {
+    recorded_steps(rank, 5, 0)
+}
+
+/// The same of more steps, of which each has a longer forward pass than the one before.
+fn recorded_steps(rank: u32, steps: u32, longer: u32) -> String {
     let mut events = Vec::new();
     let mut event = |category: &str, name: &str, row: u32, begin: u32, length: u32, args: Value| {
         events.push(json!({"ph": "X", "cat": category, "name": name, "pid": rank, "tid": row,
             "ts": begin, "dur": length, "args": args}));
     };
-    for step in 0..5 {
-        let at = step * 1000;
-        event("step", &format!("step {step}"), 0, at, 1000, json!({"number": step}));
-        event("forward", "fc", 1, at, 200, json!({"layer": 0}));
+    let mut at = 0;
+    for step in 0..steps {
+        let more = step * longer;
+        event("step", &format!("step {step}"), 0, at, 1000 + more, json!({"number": step}));
+        event("forward", "fc", 1, at, 200 + more, json!({"layer": 0}));
+        at += more;
         event("backward", "fc", 1, at + 200, 300, json!({"layer": 0}));
         let args = json!({"operation": "all_reduce", "use": step, "bytes": 4000, "dtype": "f32"});
         event("operation", "fc.weight", 2, at + 500, 400, args);
         event("wait", "wait", 1, at + 500, 400, json!({}));
+        event("post", "post", 1, at + 490, 10, json!({}));
+        at += 1000;
     }
     let tensors = json!([{"name": "fc.weight", "elements": 1000, "dtype": "f32"}]);
     let about = json!({"format": 1, "version": "0", "host": format!("host-{rank}"), "view": null,
@@ -307,6 +339,60 @@ fn recorded(rank: u32) -> String {
     json!({"distributedInfo": {"rank": rank, "world_size": 2}, "paceline": about,
         "traceEvents": events})
     .to_string()
+}
+
+#[test]
+fn a_replay_and_a_planner_agree_about_a_step_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let text = recorded_steps(rank, 12, 30);
+        fs::write(folder.path().join(format!("worker-{rank}.json")), text).unwrap();
+    }
+    let common = [folder.path().to_str().unwrap(), "--bandwidth", "1gbit"];
+    let replayed = report(&[&["replay"], &common[..]].concat());
+    let planned = report(&[&["optimize"], &common[..]].concat());
+    assert_eq!(planned["post"], "recorded", "{planned}");
+    assert_eq!(replayed["step_ms"], planned["before_ms"]);
+}
+
+#[test]
+fn a_plan_that_was_in_force_is_told_from_one_that_is_asked_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let plan = folder.path().join("plan.toml");
+    fs::write(
+        &plan,
+        "[settings]\nstrategy = \"ring\"\npartition = \"1MiB\"\n\n[batch]\naccumulate = 2\n",
+    )
+    .unwrap();
+    let plan = plan.to_str().unwrap();
+    let common = ["replay", &trace, "--bandwidth", "1gbit"];
+    let settings = "strategy=ring+partition=1MiB+workers=4";
+    let with_plan = format!("plan={plan}+workers=4");
+    let asked = report(
+        &[&common[..], &["--plan", plan, "--what-if", &with_plan, "--what-if", settings]].concat(),
+    );
+    let steps = answers(&asked);
+    assert_eq!(steps[1], steps[2], "{asked}");
+    assert_eq!(asked["strategy"], "auto", "what is in force stays: {asked}");
+    assert!(notes(&asked).contains("passes over parts of the batch are not played"), "{asked}");
+    let told = report(&[&common[..], &["--in-force", plan]].concat());
+    assert_eq!((&told["strategy"], &told["what_if"]), (&json!("ring"), &json!([])));
+    assert!(notes(&told).contains("taken to have been in force"), "{told}");
+}
+
+#[test]
+fn speed_counts_the_samples_of_larger_batches_and_of_more_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = table(folder.path());
+    let common = ["replay", &trace, "--bandwidth", "1gbit", "--what-if", "batch=2x"];
+    let found = report(&[&common[..], &["--what-if", "workers=4"]].concat());
+    let now = found["step_ms"].as_f64().unwrap();
+    for (answer, samples) in found["what_if"].as_array().unwrap().iter().zip([2.0, 4.0]) {
+        let (step, speed) =
+            (answer["step_ms"].as_f64().unwrap(), answer["speed"].as_f64().unwrap());
+        assert!((speed - samples * now / step).abs() < 1e-9, "{found}");
+    }
 }
 
 #[test]
@@ -389,16 +475,23 @@ fn what_cannot_be_played_is_said_with_the_remedy() {
     let trace = table(folder.path());
     let text = folder.path().join("text.json");
     fs::write(&text, "no trace").unwrap();
+    let timeless = folder.path().join("et.json");
+    let nodes = r#"[{"id": 2, "name": "aten::mul", "ctrl_deps": 1}, {"id": 3, "name": "aten::add", "ctrl_deps": 1}]"#;
+    fs::write(&timeless, format!(r#"{{"schema": "1.1.0", "nodes": {nodes}}}"#)).unwrap();
+    let timeless = timeless.to_str().unwrap();
     for (arguments, code, part) in [
         (vec!["replay", "/nowhere"], 1, "/nowhere"),
         (vec!["replay", text.to_str().unwrap()], 1, "text.json"),
         (vec!["replay", &trace, "--what-if", "workers=4"], 2, "--bandwidth"),
         (vec!["replay", &trace, "--what-if", "speed=4"], 2, "bandwidth=25gbit"),
         (vec!["replay", &trace, "--skip", "9"], 2, "--skip 9"),
+        (vec!["replay", timeless], 1, "torch.profiler"),
+        (vec!["optimize", timeless], 1, "torch.profiler"),
     ] {
         let output = paceline(&arguments);
         let error = String::from_utf8_lossy(&output.stderr).to_string();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(part), "{arguments:?}: {error}");
+        assert!(error.matches("No such file").count() < 2, "said once is enough: {error}");
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_replay::graph::{Analysis, Network, Played, play};
-use questions::Question;
+use questions::{Case, Question};
 use report::Report;
 use std::{
     path::{Path, PathBuf},
@@ -37,13 +37,14 @@ Examples:
   paceline replay trace/
   paceline replay trace/ --what-if bandwidth=25gbit
   paceline replay trace/ --what-if partition=256KiB,1MiB,4MiB --what-if workers=8+bandwidth=10gbit
+  paceline replay trace/ --what-if plan=plan.toml
   paceline replay trace/ --what-if workers=4,8,16,32 --plot workers.svg --html replay.html
   paceline replay trace/ --json
   paceline replay trace/ --alike --what-if strategy=ring+workers=64,256,1024
   paceline replay layers.csv --bandwidth 10gbit --what-if workers=4,8,16
 
 What can be asked: bandwidth=25gbit, latency=50us, workers=8, strategy=ring, partition=1MiB, credit=4MiB, batch=2x,
-precision=f16, device=2x, straggler=none, order=fifo. Several values, separated by commas, make a sweep; several
+precision=f16, device=2x, straggler=none, order=fifo, plan=plan.toml. Several values, separated by commas, make a sweep; several
 changes at once are joined by `+`.
 
 Exit codes:
@@ -61,6 +62,10 @@ pub struct ReplayArgs {
     /// What a step would take under other conditions; may be given several times.
     #[arg(long = "what-if", value_name = "CHANGE")]
     pub what_if: Vec<Question>,
+
+    /// What a step would take if this plan were in force; the same as `--what-if plan=FILE`.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
 
     /// For --what-if: take all workers to be like worker 0, and play one for all of them. Costs no more with a thousand
     /// workers than with one; for the strategy `ring` and one worker on each host.
@@ -97,7 +102,10 @@ pub fn run(arguments: ReplayArgs) -> Result<ExitCode> {
     let loaded = scenario::load_step(&arguments.trace, &arguments.conditions, arguments.step)?;
     let (report, played) = predict(&loaded, &arguments)?;
     if let Some(path) = &arguments.html {
-        write(path, page::draw(&loaded, &played, &report.text(&loaded)).as_bytes())?;
+        write(
+            path,
+            page::draw(&loaded, &played, report.is_simulated(), &report.text(&loaded)).as_bytes(),
+        )?;
     }
     if let Some(path) = &arguments.trace_out {
         let written = written::trace(&loaded, &played);
@@ -140,15 +148,33 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         ),
         _ => None,
     };
-    let cases = || arguments.what_if.iter().flat_map(|question| &question.cases);
+    let of_plan = arguments.plan.clone().map(Case::of_plan);
+    let asked = arguments.what_if.iter().flat_map(|question| &question.cases);
+    let cases: Vec<&Case> = of_plan.iter().chain(asked).collect();
+    let cases = || cases.iter();
     if !arguments.alike && cases().any(|case| case.workers(loaded) > MANY) {
         eprintln!(
             "Playing more than {MANY} workers one by one, which may take minutes; --alike lets one stand for all."
         );
     }
-    let answers = cases().map(|case| case.ask(loaded, skip, arguments.alike));
+    let now = analysis.step_ms;
+    let answers = cases().map(|case| case.ask(loaded, skip, arguments.alike, now));
     let answers = answers.collect::<Result<Vec<_>>>()?;
     let mut notes = Vec::new();
+    let lossy = loaded.trace.lossy_steps();
+    if lossy > 0 {
+        notes.push(format!(
+            "events are missing, or may be, from {lossy} of {} steps (see below); what is missing counts as time between the others, so \
+             a replay that takes what was measured does not show that the graph is right",
+            loaded.trace.marked_steps()
+        ));
+    }
+    if let Some(path) = &arguments.conditions.in_force {
+        let path = path.display();
+        notes.push(format!(
+            "{path} is taken to have been in force while this was recorded; what it would do is asked by --what-if plan={path}"
+        ));
+    }
     if joint && lumped.is_none() {
         notes.push(format!("no prediction by the engines: {}", carrier.why_unknown()));
     }
@@ -161,6 +187,9 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         let text = "more workers are taken to be on the same host, whose processors are not counted; give --bandwidth to have \
                     each copy on a host of its own";
         notes.push(text.to_string());
+    }
+    for case in cases() {
+        notes.extend(case.left_out(loaded)?);
     }
     let uneven = cases().filter(|_| arguments.alike).map(|case| case.uneven(loaded));
     for (workers, count) in uneven.filter(|(_, count)| *count > 0) {

@@ -29,7 +29,7 @@ const STYLE: &str = "\
 --update:#2f9e6e;--other:#999;--wait:#d9a400;--communication:#d2603a}\
 @media(prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c}}\
 body{font:14px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:2em;max-width:1440px}\
-pre{overflow-x:auto;font:13px/1.4 ui-monospace,monospace}\
+pre{white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.4 ui-monospace,monospace}\
 svg{width:100%;height:auto;font:11px system-ui,sans-serif}text{fill:var(--ink)}\
 .grid{stroke:var(--faint)}.critical{fill:var(--ink)}.legend span{display:inline-block;margin-right:1.2em}\
 .legend i{display:inline-block;width:.9em;height:.9em;margin-right:.4em;vertical-align:-.1em}";
@@ -38,7 +38,7 @@ const LOOKS: [Look; 6] =
     [Look::Forward, Look::Backward, Look::Update, Look::Other, Look::Wait, Look::Network];
 
 /// The page.
-pub fn draw(loaded: &Loaded, played: &Played, report: &str) -> String {
+pub fn draw(loaded: &Loaded, played: &Played, simulated: bool, report: &str) -> String {
     let measured = bars::measured(loaded, MOST_WORKERS);
     let predicted = bars::predicted(&loaded.job.graph, played, MOST_WORKERS);
     let ends = measured.iter().chain(&predicted).flat_map(|row| &row.bars).map(|bar| bar.to);
@@ -55,7 +55,11 @@ pub fn draw(loaded: &Loaded, played: &Played, report: &str) -> String {
             .concat(),
         LOOKS.map(|look| format!("<span><i class=\"{0}\"></i>{0}</span>", look.name())).concat(),
     );
-    for (title, rows) in [("The last step, as measured", measured), ("As predicted", predicted)] {
+    let laid_out = loaded.trace.workers.iter().any(|worker| worker.laid_out);
+    let shown = if laid_out { "as its lengths and dependencies allow" } else { "as measured" };
+    let shown = format!("The last step, {shown}");
+    let played = if simulated { "As predicted" } else { "As replayed, operations as recorded" };
+    for (title, rows) in [(shown.as_str(), measured), (played, predicted)] {
         let _ = write!(page, "<h2>{title}</h2>\n{}\n", timeline(&rows, longest, title));
     }
     let workers = loaded.job.graph.workers.len();

@@ -16,7 +16,7 @@ pub fn draw(step_ms: f64, answers: &[Answer]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" font-family=\"sans-serif\" \
          font-size=\"13\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    let now = Answer { what_if: "as it is".to_string(), step_ms, lumped_step_ms: None };
+    let now = Answer { what_if: "as it is".to_string(), step_ms, speed: 1.0, lumped_step_ms: None };
     for (place, answer) in std::iter::once(&now).chain(answers).enumerate() {
         let top = ROW * place as f64 + 5.0;
         let width = answer.step_ms * scale;

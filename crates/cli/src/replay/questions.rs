@@ -3,13 +3,13 @@
 use crate::{
     carrier::Carrier,
     exit::UsageError,
-    scenario::{Loaded, WireSource},
+    scenario::{self, Loaded, WireSource},
 };
 use anyhow::{Context, Result};
 use paceline_job::graph::Graph;
 use paceline_replay::graph::{Change, ChangeError, Network, Scenario, play};
 use serde::Serialize;
-use std::str::FromStr;
+use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
 /// One or more cases that were asked for together.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +19,10 @@ pub struct Question {
 }
 
 /// Conditions that differ from those of the trace.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Case {
+    /// Decides before the changes do.
+    plan: Option<PathBuf>,
     changes: Vec<Change>,
 }
 
@@ -31,6 +33,8 @@ pub struct Answer {
     pub what_if: String,
     /// A step then.
     pub step_ms: f64,
+    /// Samples a second over those of the job as it is: a step of more workers, or of larger batches, has more.
+    pub speed: f64,
     /// What a prediction says that takes each operation as one transfer of its bytes after another; not where one worker
     /// stands for all, nor where operations take as long as recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,18 +45,21 @@ impl FromStr for Question {
     type Err = ChangeError;
 
     fn from_str(text: &str) -> Result<Question, ChangeError> {
-        let mut cases = vec![Case { changes: Vec::new() }];
+        let mut cases = vec![Case::default()];
+        let mut said = HashSet::new();
         for part in text.split('+') {
             let (name, values) =
                 part.split_once('=').ok_or_else(|| ChangeError::Unknown(part.to_string()))?;
+            let name = name.trim();
+            if !said.insert(name) {
+                return Err(ChangeError::Twice(name.to_string()));
+            }
             let mut next = Vec::new();
-            for value in values.split(',') {
-                let change: Change = format!("{}={}", name.trim(), value.trim()).parse()?;
-                next.extend(cases.iter().map(|case| {
-                    let mut changes = case.changes.clone();
-                    changes.push(change.clone());
-                    Case { changes }
-                }));
+            for value in values.split(',').map(str::trim) {
+                for mut case in cases.iter().cloned() {
+                    case.add(name, value)?;
+                    next.push(case);
+                }
             }
             cases = next;
         }
@@ -60,19 +67,77 @@ impl FromStr for Question {
     }
 }
 
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan.iter().map(|path| format!("plan={}", path.display()));
+        let all: Vec<String> = plan.chain(self.changes.iter().map(Change::to_string)).collect();
+        f.write_str(&all.join(" + "))
+    }
+}
+
 impl Case {
-    /// Play the job under these conditions; if workers are `alike`, one of them for all. Where nobody knows what carries
+    /// What would be if this plan were in force.
+    pub fn of_plan(path: PathBuf) -> Case {
+        Case { plan: Some(path), changes: Vec::new() }
+    }
+
+    fn add(&mut self, name: &str, value: &str) -> Result<(), ChangeError> {
+        match name {
+            "plan" if value.is_empty() => {
+                let problem = "name a file, such as plan.toml".to_string();
+                return Err(ChangeError::Value { name: name.to_string(), problem });
+            }
+            "plan" => self.plan = Some(value.into()),
+            _ => self.changes.push(format!("{name}={value}").parse()?),
+        }
+        Ok(())
+    }
+
+    /// The job as the plan has it, if there is one, and what of the plan has no part in it.
+    fn planned(&self, loaded: &Loaded) -> Result<(Scenario, Vec<String>)> {
+        match &self.plan {
+            Some(path) => scenario::planned(loaded, path),
+            None => Ok((loaded.scenario.clone(), Vec::new())),
+        }
+    }
+
+    /// What its asker should know about the plan.
+    pub fn left_out(&self, loaded: &Loaded) -> Result<Vec<String>> {
+        let (_, left_out) = self.planned(loaded)?;
+        Ok(left_out.into_iter().map(|what| format!("{self}: {what}")).collect())
+    }
+
+    /// So many times as many samples are in a step.
+    fn samples(&self, workers: f64) -> f64 {
+        let of_batch = self.changes.iter().map(|change| match change {
+            Change::Batch(factor) => *factor,
+            _ => 1.0,
+        });
+        workers * of_batch.product::<f64>()
+    }
+
+    /// Play the job under these conditions, whose step takes `now` milliseconds without them; if workers are `alike`, one of them for all. Where nobody knows what carries
     /// operations, they take as long as recorded, which answers what does not concern them.
-    pub fn ask(&self, loaded: &Loaded, skip: usize, alike: bool) -> Result<Answer> {
+    pub fn ask(&self, loaded: &Loaded, skip: usize, alike: bool, now: f64) -> Result<Answer> {
+        let what_if = self.to_string();
+        let (step_ms, lumped_step_ms) = self.step_ms(loaded, skip, alike)?;
+        // Where others are missing from the trace, however many there are, one is played.
+        let there = loaded.scenario.graph.workers.len();
+        let workers = if loaded.missing.is_some() { there } else { self.workers(loaded) };
+        let speed = self.samples(workers as f64 / there as f64) * now / step_ms;
+        Ok(Answer { what_if, step_ms, speed, lumped_step_ms })
+    }
+
+    /// A step, and a step if each operation were one transfer, where that is known.
+    fn step_ms(&self, loaded: &Loaded, skip: usize, alike: bool) -> Result<(f64, Option<f64>)> {
+        let what_if = self.to_string();
+        let (mut changed, _) = self.planned(loaded)?;
         let scenario = &loaded.scenario;
-        let names: Vec<String> = self.changes.iter().map(Change::to_string).collect();
-        let what_if = names.join(" + ");
         if loaded.missing.is_some() {
             let graph = self.of_computation(scenario).graph;
-            return as_recorded(what_if, &graph, skip);
+            return as_recorded(&what_if, &graph, skip);
         }
         let mut workers = scenario.graph.workers.len();
-        let mut changed = scenario.clone();
         for change in &self.changes {
             match change {
                 Change::Workers(count) if alike => workers = *count,
@@ -94,8 +159,8 @@ impl Case {
                 Change::Bandwidth(_) | Change::Latency(_) => carrier != Carrier::Memory,
                 change => concerns_operations(change),
             };
-            if !alike && !self.changes.iter().any(concerns) {
-                return as_recorded(what_if, &changed.graph, skip);
+            if !alike && self.plan.is_none() && !self.changes.iter().any(concerns) {
+                return as_recorded(&what_if, &changed.graph, skip);
             }
             let remedy = match carrier {
                 Carrier::Memory => "; give --bandwidth to take memory as it usually is",
@@ -106,12 +171,11 @@ impl Case {
         }
         if alike {
             let step_ms = changed.play_mirrored(workers).with_context(context)?.step_ms(skip);
-            return Ok(Answer { what_if, step_ms, lumped_step_ms: None });
+            return Ok((step_ms, None));
         }
         let step_ms = changed.play().with_context(context)?.step_ms(skip);
         let lumped = play(&changed.graph, &Network::Lumped(carrier.link(&changed).rate));
-        let lumped_step_ms = Some(lumped.with_context(context)?.step_ms(skip));
-        Ok(Answer { what_if, step_ms, lumped_step_ms })
+        Ok((step_ms, Some(lumped.with_context(context)?.step_ms(skip))))
     }
 
     /// How many workers it is about.
@@ -175,11 +239,10 @@ fn concerns_operations(change: &Change) -> bool {
     }
 }
 
-fn as_recorded(what_if: String, graph: &Graph, skip: usize) -> Result<Answer> {
+fn as_recorded(what_if: &str, graph: &Graph, skip: usize) -> Result<(f64, Option<f64>)> {
     let played = play(graph, &Network::Recorded);
-    let step_ms =
-        played.with_context(|| format!("--what-if {what_if} cannot be played"))?.step_ms(skip);
-    Ok(Answer { what_if, step_ms, lumped_step_ms: None })
+    let played = played.with_context(|| format!("--what-if {what_if} cannot be played"))?;
+    Ok((played.step_ms(skip), None))
 }
 
 #[cfg(test)]
@@ -188,11 +251,7 @@ mod tests {
 
     fn asked(text: &str) -> Vec<String> {
         let question: Question = text.parse().unwrap();
-        let join = |case: &Case| {
-            let changes: Vec<String> = case.changes.iter().map(Change::to_string).collect();
-            changes.join("+")
-        };
-        question.cases.iter().map(join).collect()
+        question.cases.iter().map(|case| case.to_string().replace(' ', "")).collect()
     }
 
     #[test]
@@ -200,7 +259,11 @@ mod tests {
         assert_eq!(asked("partition=256KiB,1MiB"), ["partition=256KiB", "partition=1MiB"]);
         assert_eq!(asked("workers=8+bandwidth=1gbit"), ["workers=8+bandwidth=1gbit"]);
         assert_eq!(asked("workers=2,4+batch=2x,3x").len(), 4);
+        assert_eq!(asked("plan=a.toml,b.toml+workers=8").len(), 2);
+        assert!("plan=".parse::<Question>().is_err());
         assert!("bandwidth".parse::<Question>().is_err());
+        let twice = "bandwidth=1gbit+bandwidth=2gbit".parse::<Question>().unwrap_err();
+        assert!(twice.to_string().contains("bandwidth is said twice"), "{twice}");
         assert!("bandwidth=1gbit,fast".parse::<Question>().is_err());
     }
 }

@@ -36,6 +36,8 @@ pub struct Report {
     /// Played with operations as long as recorded: this checks the graph.
     recorded_step_ms: f64,
     recorded_error: Option<f64>,
+    /// Steps of the trace that lack events, or may: then a small error does not show that the graph has all there was.
+    lossy_steps: usize,
     /// Whether operations were carried out by the engines in what follows; otherwise they take as long as recorded.
     simulated: bool,
     predicted_error: Option<f64>,
@@ -64,7 +66,9 @@ impl Report {
         let simulated = lumped.is_some();
         let counted = &job.measured[warm_up(job.measured.len(), skip)..];
         let sum: u64 = counted.iter().sum();
-        let measured = (sum > 0).then(|| sum as f64 / counted.len() as f64 / 1e6);
+        // Where only lengths were recorded, what was put together from them was not measured.
+        let laid_out = loaded.trace.workers.iter().any(|worker| worker.laid_out);
+        let measured = (sum > 0 && !laid_out).then(|| sum as f64 / counted.len() as f64 / 1e6);
         let error = |predicted: f64| measured.map(|measured| predicted / measured - 1.0);
         let scenario = &loaded.scenario;
         let in_memory = Carrier::of(loaded, &scenario.graph) == Carrier::Memory;
@@ -84,6 +88,7 @@ impl Report {
             measured_step_ms: measured,
             recorded_step_ms,
             recorded_error: error(recorded_step_ms),
+            lossy_steps: loaded.trace.lossy_steps(),
             simulated,
             predicted_error: error(analysis.step_ms).filter(|_| simulated),
             lumped_step_ms,
@@ -104,6 +109,11 @@ impl Report {
     /// A step as it is predicted.
     pub fn step_ms(&self) -> f64 {
         self.analysis.step_ms
+    }
+
+    /// Whether operations were carried out by the engines; otherwise they take as long as recorded.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated
     }
 
     /// To what-if questions.
@@ -155,7 +165,10 @@ impl Report {
         if let Some(measured) = self.measured_step_ms {
             rows.push(vec!["measured".to_string(), time(measured), String::new()]);
         }
-        let recorded = "replayed, operations as recorded";
+        let recorded = match self.lossy_steps {
+            0 => "replayed, operations as recorded",
+            _ => "replayed, operations as recorded, events missing",
+        };
         rows.push(vec![recorded.into(), time(self.recorded_step_ms), error(self.recorded_error)]);
         if self.simulated {
             let predicted = "predicted, operations by the engines";
@@ -190,11 +203,11 @@ impl Report {
                 .what_if
                 .iter()
                 .map(|answer| {
-                    let ratio = format!("{:.2}x", step / answer.step_ms);
+                    let ratio = format!("{:.2}x", answer.speed);
                     vec![answer.what_if.clone(), time(answer.step_ms), ratio]
                 })
                 .collect();
-            let header = ["", "step", "speed"].map(String::from);
+            let header = ["", "step", "samples a second"].map(String::from);
             text.push_str(&table::draw(&header, &rows, Style::Plain));
         }
         if !self.notes.is_empty() {

@@ -8,6 +8,9 @@ use paceline_job::{
 };
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+/// What batches and devices can be multiplied by: beyond, times are no longer times.
+const FACTORS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
+
 /// A job under certain conditions.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -123,7 +126,7 @@ pub enum ChangeError {
     /// Use one of the names listed.
     #[error(
         "`{0}` is no change; write one of bandwidth=25gbit, latency=50us, workers=8, strategy=ring, \
-         partition=1MiB, credit=4MiB, batch=2x, precision=f16, device=2x, straggler=none, order=fifo"
+         partition=1MiB, credit=4MiB, batch=2x, precision=f16, device=2x, straggler=none, order=fifo, plan=plan.toml"
     )]
     Unknown(String),
     /// Write the value as in the example.
@@ -134,6 +137,11 @@ pub enum ChangeError {
         /// What is wrong, with an example.
         problem: String,
     },
+    /// Leave one of them out; separate values by commas for one after another.
+    #[error(
+        "{0} is said twice for one question; join different changes with `+`, and separate values by commas"
+    )]
+    Twice(String),
 }
 
 impl FromStr for Change {
@@ -146,8 +154,10 @@ impl FromStr for Change {
         let quantity = |problem: ParseQuantityError| wrong(problem.to_string());
         let factor = || {
             let number = value.strip_suffix('x').unwrap_or(value).parse::<f64>().ok();
-            let fits = number.filter(|number| number.is_finite() && *number > 0.0);
-            fits.ok_or_else(|| wrong(format!("`{value}` is no factor, such as 2x")))
+            let fits = number.filter(|number| FACTORS.contains(number));
+            let (least, most) = (FACTORS.start(), FACTORS.end());
+            let why = format!("`{value}` is no factor from {least} to {most}, such as 2x");
+            fits.ok_or_else(|| wrong(why))
         };
         Ok(match name {
             "bandwidth" => Change::Bandwidth(value.parse().map_err(quantity)?),
@@ -238,6 +248,8 @@ mod tests {
             ("bandwith=1gbit", "bandwidth=25gbit"),
             ("workers=0", "such as 8"),
             ("batch=-1", "such as 2x"),
+            ("device=1e300x", "from 0.001 to 1000"),
+            ("device=nan", "from 0.001 to 1000"),
             ("latency=soon", "such as 30s"),
             ("strategy=rings", "ring"),
             ("precision=f8", "bf16"),
