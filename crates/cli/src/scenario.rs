@@ -116,13 +116,15 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
     };
     // Operations of others do not show what ours would take.
     let ours = trace.workers.iter().any(|worker| worker.view.is_some());
-    let shown = ours.then(|| memory(&scenario)).flatten();
-    let memory_source = match (shown, met.memory) {
-        (Some(_), _) => MemorySource::Operations,
-        (None, Some(_)) => MemorySource::Meeting,
-        (None, None) => MemorySource::Usual,
+    let said = trace.workers.iter().find_map(|worker| worker.memory);
+    let shown = (ours && said.is_none()).then(|| memory(&scenario)).flatten();
+    let memory_source = match (said, shown, met.memory) {
+        (Some(_), ..) => MemorySource::Prediction,
+        (None, Some(_), _) => MemorySource::Operations,
+        (None, None, Some(_)) => MemorySource::Meeting,
+        (None, None, None) => MemorySource::Usual,
     };
-    scenario.memory = shown.unwrap_or(scenario.memory);
+    scenario.memory = said.or(shown).unwrap_or(scenario.memory);
     let missing = carrier::missing(&trace, &job);
     let mut problems = std::mem::take(&mut trace.problems);
     problems.extend(of_clocks);
@@ -220,6 +222,8 @@ impl fmt::Display for WireSource {
 /// How it is known what memory carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySource {
+    /// The trace is a prediction, which says what it was made with.
+    Prediction,
     /// Recorded operations show it.
     Operations,
     /// Workers measured it when they met.
@@ -231,6 +235,7 @@ pub enum MemorySource {
 impl fmt::Display for MemorySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            MemorySource::Prediction => "as it was predicted with",
             MemorySource::Operations => "as its operations show",
             MemorySource::Meeting => "as measured when workers met",
             MemorySource::Usual => "as usual",

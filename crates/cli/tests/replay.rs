@@ -436,6 +436,27 @@ fn what_is_written_of_a_job_whose_updates_cross_the_step_is_that_job_again() {
 }
 
 #[test]
+fn a_written_prediction_of_one_host_is_played_with_the_memory_that_it_was_made_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    fs::create_dir(&traces).unwrap();
+    let view = View::on_hosts(vec!["one".to_string(); 2], Settings::default());
+    for rank in 0..2 {
+        let mut file: Value = serde_json::from_str(&recorded_steps(rank, 12, 0)).unwrap();
+        file["paceline"]["host"] = json!("one");
+        file["paceline"]["view"] = json!(view);
+        fs::write(traces.join(format!("worker-{rank}.json")), file.to_string()).unwrap();
+    }
+    let written = folder.path().join("predicted.json.gz").to_str().unwrap().to_string();
+    let before = report(&["replay", traces.to_str().unwrap(), "--trace-out", &written]);
+    assert!(!before["memory"].is_null(), "{before}");
+    let after = report(&["replay", &written]);
+    assert_eq!((&before["memory"], &before["step_ms"]), (&after["memory"], &after["step_ms"]));
+    let text = String::from_utf8(paceline(&["replay", &written]).stdout).unwrap();
+    assert!(text.contains("as it was predicted with"), "{text}");
+}
+
+#[test]
 fn workers_of_one_host_are_predicted_by_the_memory_that_they_measured() {
     let step = |rate: f64| -> (Value, String) {
         let folder = tempfile::tempdir().unwrap();

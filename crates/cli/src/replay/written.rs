@@ -2,9 +2,12 @@
 //! and the view of the job, so that it can be replayed like one. All workers are in one file: each is a process.
 
 use super::bars::{self, Bar, Row};
-use crate::scenario::{Loaded, MemorySource, WireSource};
+use crate::{
+    carrier::Carrier,
+    scenario::{Loaded, WireSource},
+};
 use paceline_job::{
-    Fusion, Measured, Rank, Time, View,
+    Fusion, Link, Measured, Rank, Time, View,
     graph::{
         Graph, Operation,
         layered::{Group, Layered},
@@ -79,6 +82,7 @@ fn header(loaded: &Loaded) -> io::Result<Header> {
         version: env!("CARGO_PKG_VERSION").to_string(),
         host: String::new(),
         view: Some(view(loaded, hosts.clone())),
+        memory: known_memory(loaded),
         hosts,
         layers: layered.map(|layered| layered.layers.clone()).unwrap_or_default(),
         crosses_step: layered.is_some_and(|layered| layered.crosses_step),
@@ -92,9 +96,8 @@ fn header(loaded: &Loaded) -> io::Result<Header> {
 fn view(loaded: &Loaded, hosts: Vec<String>) -> View {
     let scenario = &loaded.scenario;
     let recorded = loaded.trace.workers.iter().find_map(|worker| worker.view.as_ref());
-    let known = (loaded.memory != MemorySource::Usual).then_some(scenario.memory);
     let measured = Measured {
-        memory: scenario.met.or(known),
+        memory: scenario.met.or_else(|| known_memory(loaded)),
         wire: (loaded.wire != WireSource::Nowhere).then_some(scenario.wire),
     };
     View {
@@ -103,6 +106,10 @@ fn view(loaded: &Loaded, hosts: Vec<String>) -> View {
         batch: recorded.map(|view| view.batch).unwrap_or_default(),
         ..View::on_hosts(hosts, scenario.settings.clone())
     }
+}
+
+fn known_memory(loaded: &Loaded) -> Option<Link> {
+    Carrier::Memory.is_known(loaded).then_some(loaded.scenario.memory)
 }
 
 /// What is sent together by the program's own decision has no name in a view.

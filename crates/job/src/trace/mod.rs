@@ -22,7 +22,7 @@ pub use matching::{Matched, match_collectives};
 pub use read::TraceError;
 pub(crate) use words::SEND_RECEIVE;
 
-use crate::{Dtype, Rank, View};
+use crate::{Dtype, Link, Rank, View};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -108,6 +108,8 @@ pub struct WorkerTrace {
     pub world: Option<u32>,
     /// The view in force at the end, in traces of ours.
     pub view: Option<View>,
+    /// What memory carries between workers of a host, in predictions that were written as traces: they were made with that.
+    pub memory: Option<Link>,
     /// The layers of the model in the order of the forward pass, in traces of ours and in tables of layers.
     pub layers: Vec<Layer>,
     /// Whether an optimizer of ours lets updates cross the step; then a layer's forward pass waits for its own tensors

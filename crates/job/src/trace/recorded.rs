@@ -8,7 +8,7 @@ use super::{
     duplicates,
     problems::Problems,
 };
-use crate::{Dtype, Rank, View};
+use crate::{Dtype, Link, Rank, View};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{HashMap, HashSet},
@@ -59,6 +59,9 @@ pub struct About {
     pub hosts: Vec<String>,
     /// The view in force at the end.
     pub view: Option<View>,
+    /// What memory carries between workers of a host, in a prediction: it was made with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Link>,
     /// By the numbers that events use.
     #[serde(default)]
     pub layers: Vec<Layer>,
@@ -228,6 +231,7 @@ fn about(header: &Header, worker: &mut WorkerTrace, problems: &mut Problems) {
             worker.lost.of_file = about.dropped > 0;
             worker.host = about.host;
             worker.view = about.view;
+            worker.memory = about.memory;
             worker.layers = about.layers;
             worker.crosses_step = about.crosses_step;
         }
@@ -417,6 +421,7 @@ mod tests {
             host: "one".into(),
             hosts: Vec::new(),
             view: None,
+            memory: None,
             layers: layers.to_vec(),
             crosses_step: true,
             dropped: 2,

@@ -132,6 +132,7 @@ fn files_of_two_jobs_in_one_folder_are_reported() {
             host: "one".into(),
             hosts: Vec::new(),
             view: Some(view),
+            memory: None,
             layers: Vec::new(),
             crosses_step: false,
             dropped: 0,

@@ -127,6 +127,7 @@ pub(crate) fn write<W: Write>(
         host: host.clone(),
         hosts: Vec::new(),
         view: Some(facts.view.clone()),
+        memory: None,
         layers: facts.description.layers.clone(),
         crosses_step: facts.description.crosses_step,
         dropped: facts.dropped,
