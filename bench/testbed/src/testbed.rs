@@ -278,8 +278,13 @@ impl Testbed {
         &self,
         target: Target,
         rate: Rate,
-        make: fn(Shaper, Index, Rate) -> Vec<Message>,
+        make: fn(Shaper, Index, Rate, usize) -> Vec<Message>,
     ) -> Result<()> {
+        // Senders see a full queue of their own wire and wait; what meets in an uplink's would be dropped.
+        let hosts = match target {
+            Target::Host(_) => 1,
+            Target::Rack(_) => self.spec.hosts,
+        };
         let ends = match target {
             Target::Host(host) => {
                 [(&self.hosts[host], HOST_WIRE), (&self.fabric, PORT_BASE + host as Index)]
@@ -290,7 +295,7 @@ impl Testbed {
             ],
         };
         for (node, index) in ends {
-            for message in make(self.shaper, index, rate) {
+            for message in make(self.shaper, index, rate, hosts) {
                 node.request(&format!("hold {target} to {rate}"), message)?;
             }
         }

@@ -187,7 +187,7 @@ impl Subject for Measured {
         match strategy::by_name(&self.worker.view().settings.strategy.0) {
             None => Sums::OfFirst(ranks),
             Some(strategy) => match strategy.semantics() {
-                Semantics::Averaging => Sums::OfTwo,
+                Semantics::Averaging => Sums::OfSome,
                 Semantics::Reduce => Sums::OfFirst(strategy.contributors(ranks)),
             },
         }

@@ -10,8 +10,8 @@ use std::io::{BufRead, Write};
 pub enum Sums {
     /// Those of the first so many ranks, usually all.
     OfFirst(u32),
-    /// The average of its own and those of one other rank, or its own if it was left over.
-    OfTwo,
+    /// The average of its own and those of some other ranks, others in each part of the buffer.
+    OfSome,
 }
 
 /// Something that all-reduces; one per rank.
@@ -98,22 +98,27 @@ fn sums_are_right(subject: &mut dyn Subject) -> Result<bool> {
         fill(buffer, tensor, rank + 1);
     }
     subject.all_reduce()?;
-    let mine = rank + 1;
-    // In halves, which are exact.
-    let halves: Vec<u32> = match subject.sums() {
-        Sums::OfFirst(workers) => vec![workers * (workers + 1)],
-        Sums::OfTwo => {
-            let others = (1..=ranks).filter(|other| *other != mine);
-            let left_over = (ranks % 2 == 1).then_some(2 * mine);
-            others.map(|other| mine + other).chain(left_over).collect()
-        }
+    let sums = subject.sums();
+    let is_right = |share: f32| match sums {
+        // In halves, which are exact.
+        Sums::OfFirst(workers) => share == (workers * (workers + 1)) as f32 / 2.0,
+        Sums::OfSome => is_average(share, rank + 1, ranks),
     };
     Ok(subject.buffers().into_iter().enumerate().all(|(tensor, buffer)| {
-        halves.iter().any(|halves| {
-            let value = |index| pattern(tensor, index) * (*halves as f32 / 2.0);
-            buffer.iter().enumerate().all(|(index, sum)| *sum == value(index))
-        })
+        buffer.iter().enumerate().all(|(index, sum)| is_right(*sum / pattern(tensor, index)))
     }))
+}
+
+/// Whether some of the numbers from 1 to `ranks`, `mine` among them, have this average.
+fn is_average(average: f32, mine: u32, ranks: u32) -> bool {
+    (1..=ranks).any(|members| {
+        let sum = average * members as f32;
+        let (others, rounding) = (members - 1, 1e-3 * members as f32);
+        let least = mine + others * members / 2;
+        let most = mine + others * (2 * ranks - others + 1) / 2;
+        (sum - sum.round()).abs() < rounding
+            && (least as f32 - rounding..=most as f32 + rounding).contains(&sum)
+    })
 }
 
 fn fill(buffer: &mut [f32], tensor: usize, factor: u32) {
@@ -202,6 +207,16 @@ mod tests {
         assert!(answer.check);
         assert_eq!((answer.bytes, answer.stamps_ns.len()), (408, 4));
         assert!(answer.stamps_ns.is_sorted());
+    }
+
+    #[test]
+    fn averages_are_those_of_a_group_with_this_rank() {
+        for right in [5.0, 3.0, (1.0 + 5.0 + 6.0) / 3.0, 3.5] {
+            assert!(is_average(right, 5, 6), "{right}");
+        }
+        for wrong in [0.0, 1.0, 6.0, 2.9, 21.0, f32::NAN] {
+            assert!(!is_average(wrong, 5, 6), "{wrong}");
+        }
     }
 
     #[test]
