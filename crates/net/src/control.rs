@@ -7,11 +7,12 @@ mod comeback;
 pub(crate) use comeback::Comeback;
 
 use crate::{
-    coordinator::{CoordinatorMessage, Fate, Pace, WorkerMessage},
+    coordinator::{CoordinatorMessage, DECISION_BYTES, Fate, Pace, Sighting, WorkerMessage},
     error::{NetError, Result},
     handshake::{self, Wakened, Waker},
     join::ControlChannel,
     runtime::helm::lock,
+    watching::Watching,
 };
 use paceline_job::{View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{
@@ -26,6 +27,9 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+/// Decisions that may wait to be sent.
+const DECISIONS_AT_ONCE: usize = 16;
 
 /// How often a worker of an elastic job says how far it is, for people who ask.
 const PACE: Duration = Duration::from_secs(1);
@@ -60,6 +64,10 @@ struct Desk {
     successor: OnceLock<SuccessorSink>,
     /// In an elastic job, the way back to a coordinator.
     comeback: OnceLock<Comeback>,
+    /// Told if somebody watches the job.
+    watching: Arc<Watching>,
+    /// Whether tuners rest.
+    paused: AtomicBool,
 }
 
 /// In an elastic job, what the coordinator's words mean for this worker's connections.
@@ -80,7 +88,7 @@ struct State {
     participant: Participant,
     /// What the thread is to send. At most one proposal and one view put in force wait at a time.
     outgoing: Vec<ToRegistrar>,
-    /// What else. At most one of each kind in a second.
+    /// What else. At most one of each kind in a second, but for decisions.
     remarks: Vec<WorkerMessage>,
     /// When the pace was last told, and in which step.
     paced: (Instant, u64),
@@ -124,7 +132,11 @@ pub(crate) struct Begun {
 
 impl Control {
     /// Not read before [`Control::start`]: until then the view is the caller's to change.
-    pub(crate) fn new(channel: ControlChannel, participant: Participant) -> Result<Control> {
+    pub(crate) fn new(
+        channel: ControlChannel,
+        participant: Participant,
+        watching: Arc<Watching>,
+    ) -> Result<Control> {
         let (waker, wakened) = Waker::pair()?;
         let coordinator = channel.peer();
         let state = State {
@@ -145,6 +157,8 @@ impl Control {
             coordinator,
             successor: OnceLock::new(),
             comeback: OnceLock::new(),
+            watching,
+            paused: AtomicBool::new(false),
         };
         Ok(Control { desk: Arc::new(desk), line: Line::Idle(channel, wakened) })
     }
@@ -269,6 +283,14 @@ impl Control {
         state.paced = (Instant::now(), step);
         state.remarks.retain(|remark| !matches!(remark, WorkerMessage::Progress(_)));
         state.remarks.push(WorkerMessage::Progress(Pace { step, rate }));
+        self.desk.waker.wake();
+    }
+
+    /// Show this to whoever watches, instead of what could not be sent yet.
+    pub(crate) fn show(&self, seen: Sighting) {
+        let mut state = self.desk.state();
+        state.remarks.retain(|remark| !matches!(remark, WorkerMessage::Seen(_)));
+        state.remarks.push(WorkerMessage::Seen(Box::new(seen)));
         self.desk.waker.wake();
     }
 
@@ -397,6 +419,26 @@ impl Proposer {
     }
 }
 
+impl Proposer {
+    /// Whether tuners rest.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.0.paused.load(Ordering::Relaxed)
+    }
+
+    /// Tell whoever watches what was decided. What is too long, or too much at a time, is left out.
+    pub(crate) fn decided(&self, text: String) {
+        let mut state = self.0.state();
+        let decided = |remark: &&WorkerMessage| matches!(remark, WorkerMessage::Decided { .. });
+        if self.0.watching.is_on()
+            && text.len() <= DECISION_BYTES
+            && state.remarks.iter().filter(decided).count() < DECISIONS_AT_ONCE
+        {
+            state.remarks.push(WorkerMessage::Decided { text });
+            self.0.waker.wake();
+        }
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
         self.leave(Fate::Finished);
@@ -475,6 +517,10 @@ impl Desk {
                 }
                 // The engine hears from the peers themselves who is gone.
                 Some(CoordinatorMessage::Gone { .. }) => {}
+                Some(CoordinatorMessage::Watch) => self.watching.begin(),
+                Some(CoordinatorMessage::Tuning { paused }) => {
+                    self.paused.store(paused, Ordering::Relaxed);
+                }
                 Some(
                     CoordinatorMessage::Welcome { .. }
                     | CoordinatorMessage::Underway { .. }

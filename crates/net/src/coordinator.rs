@@ -4,6 +4,7 @@
 //! proved that it holds the job's secret, and it never waits for any one worker. It knows nothing of
 //! tensors.
 
+mod audience;
 mod choices;
 mod door;
 mod elastic;
@@ -11,16 +12,21 @@ mod log;
 mod message;
 mod notes;
 mod roster;
+mod sighting;
 mod status;
 
+pub use audience::{Observation, Observer};
 pub use elastic::Resizer;
 pub use log::Log;
-pub(crate) use message::encode;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
     Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Pace, Refusal, Request, Return,
     WORKER_MESSAGE_BYTES, WorkerMessage, decode_coordinator_message, decode_introduction,
     decode_introduction_answer, decode_request, decode_worker_message,
+};
+pub(crate) use message::{DECISION_BYTES, encode};
+pub use sighting::{
+    SEEN_NAME, SEEN_OPERATIONS, SEEN_PEERS, SEEN_STEPS, SEEN_WAITS, SeenOperation, Sighting,
 };
 pub use status::{MemberStatus, Standing, Status};
 
@@ -31,6 +37,7 @@ use crate::{
     secret::Secret,
     store::{Record, Store},
 };
+use audience::Audience;
 use door::{Arrival, Doorman};
 use elastic::Ask;
 use notes::{Kept, Notes};
@@ -94,6 +101,8 @@ pub struct CoordinatorConfig {
     pub elastic: Option<Limits>,
     /// In an elastic job, who starts workers when more are wanted ([`Coordinator::resize`], or a worker's wish).
     pub resizer: Option<Resizer>,
+    /// Told what happens in the job, if somebody watches it.
+    pub observer: Option<Observer>,
     /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
     pub quiet: bool,
 }
@@ -113,6 +122,7 @@ impl CoordinatorConfig {
             log: Log::default(),
             elastic: None,
             resizer: None,
+            observer: None,
             quiet: false,
         }
     }
@@ -214,6 +224,7 @@ impl Coordinator {
             grace: registrar.is_some().then(|| Deadline::after(GRACE)),
             members: Vec::new(),
             registrar,
+            audience: Audience::default(),
             retired: Vec::new(),
             arrivals,
             wakened,
@@ -334,6 +345,7 @@ struct Service {
     members: Vec<Member>,
     /// Once the first view is out.
     registrar: Option<Registrar>,
+    audience: Audience,
     notes: Notes,
     /// Until then those who are absent may come back.
     grace: Option<Deadline>,
@@ -414,7 +426,11 @@ impl Service {
             Ok(seat) => {
                 keep_alive(&channel);
                 let pace = Pace::default();
+                let newcomer = !matches!(seat, Seat::Gathering(_));
                 self.members.push(Member { channel, name, process, pace, seat });
+                if newcomer {
+                    self.brief(self.members.len() - 1);
+                }
                 self.tell_progress();
             }
             Err(refusal) => self.refuse(&mut channel, &name, refusal),
@@ -445,6 +461,7 @@ impl Service {
         keep_alive(&channel);
         let (pace, seat) = (Pace::default(), Seat::Taken(worker));
         self.members.push(Member { channel, name, process, pace, seat });
+        self.brief(self.members.len() - 1);
         self.tell_progress();
     }
 
@@ -495,6 +512,8 @@ impl Service {
         }
         self.registrar = Some(registrar);
         self.phase = Phase::Running;
+        (0..self.members.len()).for_each(|index| self.brief(index));
+        self.observe_view();
         self.tell_progress();
     }
 
@@ -571,6 +590,18 @@ impl Service {
             (WorkerMessage::Enter, _) => return self.let_in(index),
             (WorkerMessage::Resize { size }, _) => self.wish_for(index, size),
             (WorkerMessage::Progress(pace), _) => self.members[index].pace = pace,
+            (WorkerMessage::Seen(sighting), Some(id)) => {
+                // Workers of a job of fixed size say so nowhere else.
+                let step = sighting.step + sighting.ends.len() as u64;
+                self.members[index].pace = Pace { step, rate: sighting.speed };
+                self.observe(|| Observation::Seen { id, sighting });
+            }
+            (WorkerMessage::Decided { text }, Some(id)) => {
+                self.observe(|| Observation::Decided { id, text });
+            }
+            (WorkerMessage::Seen(_) | WorkerMessage::Decided { .. }, None) => {
+                return failed("it is in no step yet");
+            }
         }
         None
     }
@@ -581,7 +612,10 @@ impl Service {
         let mut summons = Vec::new();
         act(registrar, &mut summons);
         match self.notes.keep(registrar, summons) {
-            Kept::Safe(summons) => self.summon(summons),
+            Kept::Safe(summons) => {
+                self.summon(summons);
+                self.observe_view();
+            }
             Kept::Held(None) => {}
             Kept::Held(Some(problem)) => {
                 self.config
@@ -616,8 +650,10 @@ impl Service {
             self.config.log.line(&format!("{} left before it took part: {fate}", member.name));
             return;
         };
+        let rank = self.registrar.as_ref().and_then(|it| it.view().rank_of(id));
+        self.observe(|| Observation::Gone { id, rank, fate: fate.clone() });
         // Whoever is not in the view any more was spoken of when it left.
-        if let Some(rank) = self.registrar.as_ref().and_then(|it| it.view().rank_of(id)) {
+        if let Some(rank) = rank {
             if fate != Fate::Finished {
                 self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
             }

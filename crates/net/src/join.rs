@@ -419,12 +419,10 @@ impl ControlChannel {
             }
             CoordinatorMessage::Underway { job, id, view } => Ok(Answer::Underway(job, id, view)),
             CoordinatorMessage::Refused(refusal) => Err(refusal.into()),
-            CoordinatorMessage::Gone { .. } | CoordinatorMessage::Agreement(_) => {
-                Err(NetError::Malformed {
-                    what: "coordinator's message",
-                    problem: "the first message must answer our join".to_string(),
-                })
-            }
+            _ => Err(NetError::Malformed {
+                what: "coordinator's message",
+                problem: "the first message must answer our join".to_string(),
+            }),
         }
     }
 }

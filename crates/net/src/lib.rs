@@ -24,6 +24,7 @@ pub mod store;
 mod succession;
 mod survey;
 mod tuning;
+mod watching;
 mod worker;
 
 pub use buffer::{Buffer, SharedBuffer};

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     handle::{Completion, Outcome},
     metering::{Metering, now},
-    runtime::helm::Helm,
+    runtime::{helm::Helm, trace::monotonic_nanoseconds},
 };
 use std::{sync::Arc, time::Instant};
 
@@ -64,8 +64,12 @@ impl Handle {
     /// A wait is noted, unless the caller knew that there was nothing to wait for.
     fn watching<R>(&self, wait: impl FnOnce() -> R) -> R {
         let watch = self.watch.as_ref().filter(|_| !self.completion.is_known());
+        let seen = self.helm.watching.is_on().then(monotonic_nanoseconds);
         let begin = watch.map(|_| now());
         let result = wait();
+        if let Some(begin) = seen {
+            self.helm.watching.waited(begin, monotonic_nanoseconds());
+        }
         if let Some((watch, begin)) = watch.zip(begin) {
             watch.metering.waited(watch.tensor, begin);
         }

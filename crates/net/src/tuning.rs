@@ -34,6 +34,9 @@ fn watch(metering: &Arc<Metering>, proposer: &Proposer, mut policy: Box<dyn Poli
     let mut seen = None;
     while let Some(metrics) = metering.later(seen) {
         seen = Some(metrics.step);
+        if proposer.is_paused() {
+            continue;
+        }
         let Some(proposal) = policy.observe(&metrics) else { continue };
         let decided = proposer
             .propose(Change::Settings(proposal.settings.clone()))

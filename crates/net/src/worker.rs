@@ -32,6 +32,7 @@ use crate::{
         trace::{Recording, TraceConfig},
     },
     succession::Succession,
+    watching::Watching,
 };
 use elastic::Elastic;
 use paceline_job::{Dtype, Rank, ReduceOp, Settings, View};
@@ -39,7 +40,7 @@ use paceline_sync::{
     agreement::{Change, Participant},
     collective::Collective,
     engine::{Engine, Load},
-    event::{OpError, OpId, Post},
+    event::{OpError, OpId, Post, name_hash},
     metrics::Computed,
     recovery::Account,
     scheduler::Priority,
@@ -54,6 +55,9 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+/// Operations with names that begin so are none of the program's.
+const OURS: &str = "paceline ";
 
 /// How long a worker that hosts the coordinator stays for the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(60);
@@ -154,7 +158,8 @@ impl Worker {
         let links = mesh::link(&view, rank, config.transport, peers, &store)?;
         let engine = Engine::new(rank, view.clone())?;
         let recorder = config.record.then(|| Recorder::new(rank, view.clone()));
-        let mut core = Core::new(engine, Memory::new(store.clone()), recorder);
+        let watching = Arc::<Watching>::default();
+        let mut core = Core::new(engine, Memory::new(store.clone()), recorder, watching.clone());
         let measuring = config.measuring == Measuring::On && view.membership.is_fixed();
         let metering = measuring.then(|| {
             let (metering, counting) = Metering::new(rank, &view);
@@ -175,6 +180,7 @@ impl Worker {
                 Some(job) => Participant::newcomer(me, job),
                 None => Participant::new(me, view.clone()),
             },
+            watching.clone(),
         )?;
         let accounts = Arc::<Mutex<Vec<Account>>>::default();
         let mut driver = Driver::new(core, links, report).paced(config.pace);
@@ -182,7 +188,7 @@ impl Worker {
             let lost = Box::new(control.accuser());
             driver = driver.with_crew(Crew::new(me, view.clone(), lost, accounts.clone()));
         }
-        let helm = Arc::new(Helm::new(driver, local <= cores)?);
+        let helm = Arc::new(Helm::new(driver, local <= cores, watching)?);
         let thread = thread::Builder::new()
             .name(format!("paceline-{rank}"))
             .spawn({
@@ -283,9 +289,17 @@ impl Worker {
     }
 
     fn begin(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
-        if let Some(elastic) = &self.elastic {
-            return self.begin_elastic(elastic, step, settle);
+        let begun = match &self.elastic {
+            Some(elastic) => self.begin_elastic(elastic, step, settle)?,
+            None => self.begin_fixed(step, settle)?,
+        };
+        if let Some(seen) = self.helm.watching.begin_step(begun.step, self.rank(), &begun.view) {
+            self.control.show(seen);
         }
+        Ok(begun)
+    }
+
+    fn begin_fixed(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
         let Turn::Begun(begun) = self.control.begin(step)? else { return Err(NetError::Removed) };
         if begun.entered {
             settle();
@@ -302,6 +316,18 @@ impl Worker {
     /// first is decided.
     pub fn propose(&self, settings: Settings) -> Result<Proposal> {
         self.control.propose(Change::Settings(settings))
+    }
+
+    /// What the program knows of its step: its loss, and how many samples it used. For people who watch the job; nobody
+    /// else is told, and it costs nothing where nobody does.
+    pub fn tell(&self, loss: Option<f64>, samples: Option<u64>) {
+        self.helm.watching.told(loss, samples);
+    }
+
+    /// For tuners and policies: where to say what they decide, for people who watch the job. A line of JSON, or words.
+    pub fn decisions(&self) -> impl Fn(String) + Send + Sync + use<> {
+        let proposer = self.control.proposer();
+        move |text| proposer.decided(text)
     }
 
     /// Write down what this worker does from now on, while the recording is switched on. A worker has one at a time:
@@ -421,6 +447,12 @@ impl Worker {
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };
         let posting = self.metering.as_ref().map(|_| Metering::posting(&post, computed));
+        if self.helm.watching.is_on() && !post.name.starts_with(OURS) {
+            let hash = name_hash(&post.name, post.group.as_deref());
+            let number = self.helm.watching.posted(&post.name, hash, bytes);
+            let watching = self.helm.watching.clone();
+            completion.when_done(Box::new(move |_| watching.ended(number)));
+        }
         // SAFETY: the caller's promise.
         unsafe { self.helm.post(post, memory, completion.clone()) };
         (Handle::new(self.helm.clone(), completion), posting)

@@ -393,7 +393,7 @@ pub(crate) fn standings(ranks: &[RankState]) -> String {
 }
 
 /// Identity of a name on the wire: equal names in equal groups meet.
-pub(crate) fn name_hash(name: &str, group: Option<&[Rank]>) -> u64 {
+pub fn name_hash(name: &str, group: Option<&[Rank]>) -> u64 {
     // FNV-1a with a final mix: stable across builds and platforms, which a hasher of std is not.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut eat = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

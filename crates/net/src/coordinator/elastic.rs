@@ -10,7 +10,7 @@ use crate::{
     handshake::MessageChannel,
     runtime::helm::lock,
 };
-use paceline_job::{Worker, WorkerId};
+use paceline_job::{Settings, Worker, WorkerId};
 use paceline_sync::agreement::is_for_any_members;
 use std::{
     fmt,
@@ -48,6 +48,9 @@ pub(super) enum Ask {
     Status(SyncSender<Status>),
     Resize(usize, SyncSender<Result<()>>),
     Retired(SyncSender<Vec<u32>>),
+    Settings(SyncSender<Option<Settings>>),
+    Change(Settings, SyncSender<Result<()>>),
+    Pause(bool, SyncSender<()>),
 }
 
 /// Refuse what an elastic job cannot be.
@@ -81,7 +84,7 @@ impl Coordinator {
         self.ask(Ask::Retired)
     }
 
-    fn ask<T>(&self, ask: impl FnOnce(SyncSender<T>) -> Ask) -> Result<T> {
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(SyncSender<T>) -> Ask) -> Result<T> {
         let (sender, answer) = sync_channel(1);
         lock(&self.shared.asks).push(ask(sender));
         self.shared.waker.wake();
@@ -98,6 +101,15 @@ impl Service {
                 Ask::Status(answer) => drop(answer.try_send(self.status())),
                 Ask::Resize(size, answer) => drop(answer.try_send(self.resize(size))),
                 Ask::Retired(answer) => drop(answer.try_send(self.retired.clone())),
+                Ask::Settings(answer) => {
+                    let view = self.registrar.as_ref().map(|registrar| registrar.view());
+                    drop(answer.try_send(view.map(|view| view.settings.clone())));
+                }
+                Ask::Change(settings, answer) => drop(answer.try_send(self.change(settings))),
+                Ask::Pause(paused, answer) => {
+                    self.pause(paused);
+                    let _ = answer.try_send(());
+                }
             }
         }
     }

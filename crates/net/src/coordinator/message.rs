@@ -2,6 +2,7 @@
 //! decoder is a pure function that takes any bytes and refuses by name; lengths were bounded before
 //! anything came here. This file knows nothing of sockets.
 
+use super::Sighting;
 use crate::error::{NetError, Result};
 use paceline_job::{Link, Measured, Rank, View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{Ballot, ToParticipant, ToRegistrar};
@@ -23,6 +24,9 @@ pub const INTRODUCTION_BYTES: usize = 1024;
 
 /// Of a host's name, so that a view stays below [`COORDINATOR_MESSAGE_BYTES`].
 pub const HOST_NAME_BYTES: usize = 256;
+
+/// Of a decision that is passed on.
+pub(crate) const DECISION_BYTES: usize = 8 * 1024;
 
 /// Of a reason that is passed on.
 const REASON_CHARACTERS: usize = 1000;
@@ -132,6 +136,13 @@ pub enum WorkerMessage {
     },
     /// How far it is; now and then, for people.
     Progress(Pace),
+    /// What it saw of its last steps, if the job is watched.
+    Seen(Box<Sighting>),
+    /// What a tuner or a policy at this worker decided, if the job is watched.
+    Decided {
+        /// For whoever watches; nobody here reads it.
+        text: String,
+    },
     /// It will send nothing more.
     Leave {
         /// Why.
@@ -182,6 +193,13 @@ pub enum CoordinatorMessage {
     },
     /// The coordinator's part in agreeing on the next view.
     Agreement(ToParticipant),
+    /// Somebody watches the job: say what is to be [seen](WorkerMessage::Seen).
+    Watch,
+    /// Whether tuners rest.
+    Tuning {
+        /// They do.
+        paused: bool,
+    },
 }
 
 /// Why somebody was turned away, in a form that can be sent.
@@ -293,7 +311,20 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             let problem = format!("{size} workers");
             Err(NetError::Malformed { what: "wish for another size", problem })
         }
+        WorkerMessage::Seen(seen) if !seen.is_sound() => {
+            let problem = "it is longer than it may be, or has numbers that are none".to_string();
+            Err(NetError::Malformed { what: "sighting", problem })
+        }
+        WorkerMessage::Decided { text } if text.len() > DECISION_BYTES => {
+            Err(NetError::Oversized {
+                what: "decision",
+                bytes: text.len() as u64,
+                limit: DECISION_BYTES,
+            })
+        }
         message @ (WorkerMessage::Leave { .. }
+        | WorkerMessage::Seen(_)
+        | WorkerMessage::Decided { .. }
         | WorkerMessage::Return(_)
         | WorkerMessage::Enter
         | WorkerMessage::Resize { .. }
@@ -389,6 +420,7 @@ fn checked(join: Join) -> Result<Join> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::{SEEN_NAME, SEEN_WAITS, SeenOperation};
     use paceline_job::{ByteSize, Settings};
     use paceline_sync::agreement::{Agreed, Change, MAXIMUM_STEP, Objection};
 
@@ -417,6 +449,41 @@ mod tests {
         ToParticipant::Prepare { ballot, step, version, change: Change::Settings(settings) }
     }
 
+    fn sighting() -> Sighting {
+        let started = SeenOperation {
+            name: "layer".to_string(),
+            bytes: 7,
+            posted: -1,
+            started: Some(2),
+            ended: None,
+        };
+        Sighting {
+            step: 9,
+            ends: vec![5, 9],
+            waits: vec![(1, 2)],
+            operations: vec![started],
+            sent: vec![(Rank(1), 0.5)],
+            loss: Some(0.25),
+            ..Sighting::default()
+        }
+    }
+
+    #[test]
+    fn sightings_and_decisions_have_bounds() {
+        let seen = |change: &dyn Fn(&mut Sighting)| {
+            let mut seen = sighting();
+            change(&mut seen);
+            decode_worker_message(&encode(&WorkerMessage::Seen(Box::new(seen))))
+        };
+        assert!(seen(&|_| ()).is_ok());
+        assert!(seen(&|seen| seen.ends.clear()).is_err());
+        assert!(seen(&|seen| seen.ends = vec![9, 5]).is_err());
+        assert!(seen(&|seen| seen.waits = vec![(0, 0); SEEN_WAITS + 1]).is_err());
+        assert!(seen(&|seen| seen.operations[0].name = "x".repeat(SEEN_NAME + 1)).is_err());
+        let endless = WorkerMessage::Decided { text: "x".repeat(DECISION_BYTES + 1) };
+        assert!(decode_worker_message(&encode(&endless)).is_err());
+    }
+
     #[test]
     fn messages_survive_the_wire() {
         for message in [
@@ -433,6 +500,8 @@ mod tests {
             WorkerMessage::Agreement(ToRegistrar::Refuse { ballot: Ballot(1), next: 7 }),
             WorkerMessage::Agreement(ToRegistrar::InForce { version: ViewVersion(2), next: 7 }),
             WorkerMessage::Agreement(ToRegistrar::Leave { next: 7 }),
+            WorkerMessage::Seen(Box::new(sighting())),
+            WorkerMessage::Decided { text: "{}".to_string() },
             WorkerMessage::Leave { fate: Fate::Finished },
             WorkerMessage::Leave { fate: Fate::Failed { reason: "out of memory".to_string() } },
         ] {
@@ -455,6 +524,8 @@ mod tests {
             welcome,
             refused,
             CoordinatorMessage::Gone { rank: Rank(0), fate: Fate::Lost },
+            CoordinatorMessage::Watch,
+            CoordinatorMessage::Tuning { paused: true },
             CoordinatorMessage::Agreement(prepare(Settings::default(), 9)),
             CoordinatorMessage::Agreement(ToParticipant::Commit { ballot: Ballot(3) }),
             CoordinatorMessage::Agreement(ToParticipant::Abort { ballot: Ballot(3) }),

@@ -4,7 +4,10 @@
 //! `actions`, which the driver performs when the link has had its turn.
 
 use super::memory::Memory;
-use crate::runtime::{carried::Counting, record::Recorder, trace::EngineSource};
+use crate::{
+    runtime::{carried::Counting, record::Recorder, trace::EngineSource},
+    watching::Watching,
+};
 use paceline_job::{Rank, Time};
 use paceline_sync::{
     engine::Engine,
@@ -12,7 +15,7 @@ use paceline_sync::{
     frame::Header,
     slab::Key,
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 /// See the file's first paragraph.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct Core {
     pub trace: Option<EngineSource>,
     /// What wires carry is counted, unless nobody wants to know.
     pub counting: Option<Counting>,
+    /// What people see who watch the job.
+    pub watching: Arc<Watching>,
     /// Peers whose memory we have done with, and what to tell them.
     pub receipts: Vec<(Rank, u32)>,
     started: Instant,
@@ -32,7 +37,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(engine: Engine, memory: Memory, recorder: Option<Recorder>) -> Core {
+    pub(crate) fn new(
+        engine: Engine,
+        memory: Memory,
+        recorder: Option<Recorder>,
+        watching: Arc<Watching>,
+    ) -> Core {
         let actions = Vec::with_capacity(64);
         Core {
             engine,
@@ -41,6 +51,7 @@ impl Core {
             recorder,
             trace: None,
             counting: None,
+            watching,
             receipts: Vec::new(),
             started: Instant::now(),
             now: Time::ZERO,
@@ -98,6 +109,7 @@ impl Core {
                 if let (Some(trace), Some(token)) = (&mut self.trace, token) {
                     trace.receiving(from, token, &header);
                 }
+                self.watching.receiving(header.key.name, header.len);
                 if let (Some(counting), Some(token)) = (&mut self.counting, token) {
                     counting.receiving(self.now, from, token, &header);
                 }

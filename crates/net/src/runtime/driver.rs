@@ -323,6 +323,9 @@ impl Driver {
                 if let (Some(trace), Some(token)) = (&mut self.core.trace, token) {
                     trace.sending(to, token, &header);
                 }
+                if token.is_some() {
+                    self.core.watching.sending(to, header.key.name, header.len);
+                }
                 let now = self.core.now();
                 if let (Some(counting), Some(token)) = (&mut self.core.counting, token) {
                     counting.sending(now, to, token, &header);

@@ -7,7 +7,7 @@
 //! more. Nothing here knows what an operation is.
 
 use super::{driver::Driver, memory::OpMemory, trace::monotonic_nanoseconds};
-use crate::{error::Result, handle::Completion, patience::Patience};
+use crate::{error::Result, handle::Completion, patience::Patience, watching::Watching};
 use paceline_sync::event::Post;
 use std::{
     fs::File,
@@ -50,6 +50,8 @@ pub(crate) struct Helm {
     rung: AtomicBool,
     sleepers: AtomicU32,
     stopping: AtomicBool,
+    /// What people see who watch the job.
+    pub(crate) watching: Arc<Watching>,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ struct Posting {
 
 impl Helm {
     /// `enough_cores`: whether every worker of this host has one to itself.
-    pub(crate) fn new(driver: Driver, enough_cores: bool) -> Result<Helm> {
+    pub(crate) fn new(driver: Driver, enough_cores: bool, watching: Arc<Watching>) -> Result<Helm> {
         Ok(Helm {
             driver: Mutex::new(driver),
             inbox: Mutex::default(),
@@ -76,6 +78,7 @@ impl Helm {
             rung: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
+            watching,
         })
     }
 

@@ -56,7 +56,7 @@ pub struct Registrar {
     lost: Option<Rank>,
     /// The first step that no worker that left had begun.
     left: u64,
-    /// At most one for each worker, in the order they came.
+    /// At most one for each worker and one of nobody's, in the order they came.
     waiting: VecDeque<Proposal>,
     /// Workers that want to join, in the order they came.
     newcomers: Vec<Worker>,
@@ -94,7 +94,8 @@ impl Standing {
 
 #[derive(Clone, Debug)]
 struct Proposal {
-    /// Who made it and what it calls it; none for those who wait to join or are asked to leave.
+    /// Who made it and what it calls it; none for those who wait to join or are asked to leave, and for what whoever runs
+    /// the job wants.
     by: Option<(WorkerId, u64)>,
     after: ViewVersion,
     change: Change,
@@ -184,6 +185,21 @@ impl Registrar {
             self.take_next(out);
         }
         due
+    }
+
+    /// From this step on it is in force.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Whoever runs the job wants a change. It takes the place of one that was wanted before and is not looked at yet.
+    pub fn propose(&mut self, change: Change, out: &mut Vec<Summons>) -> Result<(), Objection> {
+        let proposal = Proposal { by: None, after: self.view.version, change };
+        self.check(&proposal)?;
+        self.waiting.retain(|other| other.by.is_some());
+        self.waiting.push_back(proposal);
+        self.take_next(out);
+        Ok(())
     }
 
     /// A worker said something.
@@ -308,7 +324,8 @@ impl Registrar {
         let mut invitation = self.invitation();
         while let Some(proposal) = self.waiting.pop_front().or_else(|| invitation.take()) {
             let (after, by) = (proposal.after, self.view.version);
-            if after != by {
+            // Whoever runs the job wants it whatever came in between.
+            if after != by && proposal.by.is_some() {
                 let overtaken = Objection::Overtaken { made_for: after, by };
                 self.decide(&proposal, Err(overtaken), out);
             } else if let Err(objection) = self.check(&proposal) {
@@ -457,6 +474,26 @@ mod tests {
         assert_eq!(registrar.view().settings, settings(8));
         let agreed = Agreed { version: ViewVersion(2), step: 11 };
         assert_eq!(outcomes(&said), [(WorkerId(1), Ok(agreed))]);
+    }
+
+    #[test]
+    fn whoever_runs_the_job_may_want_a_change_and_the_last_wish_counts() {
+        let (mut registrar, mut said) = registrar(2);
+        let wish = |partition| Change::Settings(settings(partition));
+        registrar.hear(WorkerId(1), propose(1, 1, settings(8), 10), &mut said);
+        registrar.propose(wish(16), &mut said).unwrap();
+        registrar.propose(wish(32), &mut said).unwrap();
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        assert_eq!(registrar.view().settings, settings(8), "the first came first");
+        for id in [0, 1] {
+            let in_force = ToRegistrar::InForce { version: ViewVersion(2), next: 12 };
+            registrar.hear(WorkerId(id), in_force, &mut said);
+        }
+        promise_all(&mut registrar, &[0, 1], &mut said);
+        assert_eq!(registrar.view().settings, settings(32));
+        assert!(registrar.since() > 12);
+        let none = Settings { credit: ByteSize(0), ..Settings::default() };
+        assert!(registrar.propose(Change::Settings(none), &mut said).is_err());
     }
 
     #[test]
