@@ -239,6 +239,8 @@ class Adaptation:
         for name in self._names:
             values = [float(value) for value in reported.get(name, ())]
             numbers += [sum(values), float(len(values))]
+            if name == "loss":
+                self.worker.tell(sum(values) / len(values) if values else None, batch)
         return numbers
 
     def _hear(self, sums: Sequence[float]) -> None:
@@ -267,6 +269,7 @@ class Adaptation:
     def _follow(self) -> None:
         """Do what was agreed, on all workers between the same two steps."""
         agreed, self._agreed = self._agreed, Wishes()
+        self._show(agreed)
         if agreed.batch_size is not None and agreed.batch_size != self.batch_size:
             self._use_batch(agreed.batch_size)
         if agreed.learning_rate is not None and self.scales:
@@ -282,6 +285,15 @@ class Adaptation:
                 self._refuse("size", "nobody can change the number of workers of this job")
             else:
                 self.resizer(Resize(agreed.size, self.step, self._told.reason))
+
+    def _show(self, agreed: Wishes) -> None:
+        """Tell people who watch the job what policies made of it."""
+        wishes = {"batch size": agreed.batch_size, "learning rate times": agreed.learning_rate, "workers": agreed.size}
+        wanted = [f"{name} {wish:g}" for name, wish in wishes.items() if wish is not None]
+        wanted += [f"mode {agreed.mode}"] if agreed.mode is not None else []
+        if wanted and self.worker.rank == 0:
+            reason = f" ({self._told.reason})" if self._told.reason else ""
+            self.worker.decided(f"step {self.step}: {', '.join(wanted)}{reason}")
 
     def _ask_for_workers(self, resize: Resize) -> None:
         """All hear of it at one step; one asks whoever runs the job."""
@@ -347,13 +359,18 @@ def detach() -> None:
 
 
 def report(**values: Any) -> None:
-    """Numbers of this worker's step, for policies: they see the mean over workers. Does nothing where none is attached.
+    """Numbers of this worker's step, for policies, which see the mean over workers, and for the page of the job.
 
-    ``loss`` is always known; others are those that policies name. Tensors are read a step later.
+    ``loss`` is always known; others are those that policies name, and do nothing where none is attached. Tensors are read a step
+    later, so that nobody waits for a device.
     """
-    adaptation = world.membership().adaptation
-    if adaptation is not None:
-        adaptation.report(values)
+    joined = world.membership()
+    if joined.adaptation is not None:
+        joined.adaptation.report(values)
+    elif "loss" in values:
+        before, joined.loss = joined.loss, _readable(values["loss"])
+        if before is not None:
+            joined.worker.tell(float(before))
 
 
 @contextlib.contextmanager

@@ -43,6 +43,8 @@ class Membership:
         self.counts_steps = False
         #: The policies of the job, once some are attached.
         self.adaptation: Adaptation | None = None
+        #: What the program last said of its loss, for the page, where there are no policies.
+        self.loss: Any = None
         #: Whether those that the command line names were.
         self.named_policies = False
         #: The step that this worker is in, counted like the others'.

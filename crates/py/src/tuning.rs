@@ -4,10 +4,13 @@
 use crate::error::PacelineError;
 use paceline_job::Rank;
 use paceline_net::Worker;
-use paceline_sync::policy::Policy;
-use paceline_tune::{Logged, Method, Surroundings, Tuner};
+use paceline_tune::{Logged, Method, Surroundings};
 use pyo3::prelude::*;
-use std::{fs::File, path::Path};
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+};
 
 /// What a search draws follows from this: a job that is run again tries the same.
 const SEED: u64 = 1;
@@ -27,12 +30,36 @@ pub(crate) fn begin(
     if worker.rank() != Rank(0) || worker.size() == 1 {
         return Ok(());
     }
-    let policy = logged(tuner, log).map_err(refused)?;
-    worker.tune(policy).map_err(|error| refused(error.to_string()))
+    let log = Log::open(log, Box::new(worker.decisions())).map_err(refused)?;
+    worker.tune(Box::new(Logged::new(tuner, log))).map_err(|error| refused(error.to_string()))
 }
 
-fn logged(tuner: Tuner, log: Option<&Path>) -> Result<Box<dyn Policy>, String> {
-    let Some(path) = log else { return Ok(Box::new(tuner)) };
-    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(Box::new(Logged::new(tuner, file)))
+/// Where decisions go: to people who watch the job, and to a file if there is one.
+struct Log {
+    decided: Box<dyn Fn(String) + Send>,
+    file: Option<File>,
+}
+
+impl Log {
+    fn open(path: Option<&Path>, decided: Box<dyn Fn(String) + Send>) -> Result<Log, String> {
+        let open = |path: &Path| {
+            File::create(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        Ok(Log { decided, file: path.map(open).transpose()? })
+    }
+}
+
+impl Write for Log {
+    /// A line at a time.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        (self.decided)(String::from_utf8_lossy(line).trim().to_string());
+        if let Some(file) = &mut self.file {
+            file.write_all(line)?;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), File::flush)
+    }
 }

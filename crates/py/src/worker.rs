@@ -365,6 +365,21 @@ impl Worker {
         latest.map(|metrics| metrics::shown(py, &metrics)).transpose()
     }
 
+    /// What the program knows of its step, for people who watch the job.
+    #[pyo3(signature = (loss=None, samples=None))]
+    fn tell(&self, loss: Option<f64>, samples: Option<u64>) {
+        if let Some(running) = self.read().as_ref() {
+            running.tell(loss, samples);
+        }
+    }
+
+    /// What a policy decided, for people who watch the job.
+    fn decided(&self, text: String) {
+        if let Some(running) = self.read().as_ref() {
+            running.decisions()(text);
+        }
+    }
+
     /// Let a policy change the settings while the job runs: worker 0 asks it, the others only read the arguments.
     /// `log` is a file for its decisions; `crosses_step`, whether tensors of one step are awaited in the next.
     #[pyo3(signature = (method, log=None, crosses_step=true))]
