@@ -19,6 +19,7 @@ mod strategies;
 mod topology;
 mod trace;
 mod tune;
+mod ui;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ Examples:
   paceline strategies                      ways to all-reduce, explained
   paceline topology net.toml               where hosts sit, as a tree
   paceline trace traces/                   what a recorded run holds
+  paceline ui folder/                      a page about a finished run
   paceline bench allreduce                 ours against Gloo and Open MPI
 
 Exit codes:
@@ -70,6 +72,7 @@ enum Command {
     Topology(topology::TopologyArgs),
     Trace(trace::TraceArgs),
     Tune(tune::TuneArgs),
+    Ui(ui::UiArgs),
     /// Measure on this machine: against peers, and predictions against what happens.
     #[command(subcommand)]
     Bench(Benchmark),
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Command::Topology(arguments) => topology::run(arguments),
         Command::Trace(arguments) => trace::run(arguments),
         Command::Tune(arguments) => tune::run(arguments),
+        Command::Ui(arguments) => ui::run(&arguments),
         Command::Bench(Benchmark::AllReduce(arguments)) => bench::run(arguments),
         Command::Bench(Benchmark::Predict(arguments)) => bench::predict::run(arguments),
         Command::Completions(arguments) => manual::completions(&arguments, Cli::command()),

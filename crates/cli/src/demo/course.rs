@@ -140,6 +140,8 @@ pub struct Course {
     pub tuner: Option<String>,
     /// What happened last.
     pub event: String,
+    /// Where a browser sees more.
+    pub page: Option<String>,
     /// Of all jobs.
     pub total_steps: u64,
 }

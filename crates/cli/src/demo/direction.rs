@@ -9,7 +9,10 @@ use super::{
     staff::Staff,
     stages::{USUAL_SECONDS, WORKERS},
 };
-use crate::bench::{interrupt::Interrupt, statistics::median};
+use crate::{
+    bench::{interrupt::Interrupt, statistics::median},
+    ui::{self, Feed, Page, record::What},
+};
 use anyhow::{Context, Result, bail};
 use paceline_job::{Rate, Settings};
 use paceline_net::{Coordinator, CoordinatorConfig, Log, Secret};
@@ -19,6 +22,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -55,6 +59,8 @@ pub struct Demo<'s> {
     pub(super) interrupt: Interrupt,
     pub(super) wish: Wish,
     pub(super) decisions: Vec<Decision>,
+    /// Where pages hear of it, if there are any.
+    feed: Option<Arc<Feed>>,
     /// Which part of the stage is in progress.
     part: Range<f64>,
 }
@@ -75,7 +81,26 @@ impl<'s> Demo<'s> {
             interrupt,
             wish: Wish::default(),
             decisions: Vec::new(),
+            feed: None,
             part: 0.0..1.0,
+        }
+    }
+
+    /// Tell this page, too.
+    pub fn shown_on(mut self, page: Option<&Page>) -> Result<Demo<'s>> {
+        if let Some(page) = page {
+            self.feed = Some(page.feed.clone());
+            if let Some(link) = &page.link {
+                self.show.line(&format!("page at {link}"))?;
+                self.course.page = Some(link.clone());
+            }
+        }
+        Ok(self)
+    }
+
+    fn note(&self, text: &str) {
+        if let Some(feed) = &self.feed {
+            feed.add(What::Note { text: text.to_string() });
         }
     }
 
@@ -102,6 +127,9 @@ impl<'s> Demo<'s> {
         settings: Settings,
         rate: Rate,
     ) -> Result<Job> {
+        if let Some(feed) = &self.feed {
+            feed.begin(described(elastic));
+        }
         let secret = Secret::random()?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.conditions.port));
         let coordinator = Coordinator::start(CoordinatorConfig {
@@ -109,8 +137,13 @@ impl<'s> Demo<'s> {
             log: Log::silent(),
             elastic,
             quiet: true,
+            observer: self.feed.as_ref().map(|feed| feed.observer()),
             ..CoordinatorConfig::new(listen, WORKERS, secret.clone())
         })?;
+        let coordinator = Arc::new(coordinator);
+        if let Some(feed) = &self.feed {
+            feed.attend(&coordinator)?;
+        }
         let job = Job { coordinator, secret };
         self.pace(rate)?;
         self.wish = Wish::default();
@@ -126,7 +159,7 @@ impl<'s> Demo<'s> {
     pub(super) fn leave(&mut self, job: Job) -> Result<()> {
         self.wish(Wish { end: true, ..self.wish })?;
         self.all_say(|report| matches!(report, Report::Left).then_some(()))?;
-        drop(job);
+        job.end();
         Ok(())
     }
 
@@ -257,12 +290,14 @@ impl<'s> Demo<'s> {
 
     pub(super) fn over(&mut self, stage: Stage, result: String) {
         self.course.results.push((stage, result.clone()));
+        self.note(&format!("{}: {result}", stage.title()));
         // A line that cannot be shown shows at the next.
         let _ = self.show.line(&format!("  {result}"));
     }
 
     pub(super) fn say(&mut self, text: &str) -> Result<()> {
         self.course.event = text.to_string();
+        self.note(text);
         self.show.line(text)?;
         self.show.refresh(&self.course)
     }
@@ -274,11 +309,32 @@ impl<'s> Demo<'s> {
 
 /// A job while it runs.
 pub(super) struct Job {
-    coordinator: Coordinator,
+    coordinator: Arc<Coordinator>,
     secret: Secret,
 }
 
+/// What a page is told of a job before it runs.
+fn described(elastic: Option<Limits>) -> ui::record::Job {
+    ui::record::Job {
+        name: "demo".to_string(),
+        program: match elastic {
+            None => "first job: scheduled, slowed down, tuned, recorded".to_string(),
+            Some(_) => "second job: workers come and go".to_string(),
+        },
+        tuning: elastic.is_none().then(|| "replay".to_string()),
+        ..ui::record::Job::default()
+    }
+}
+
 impl Job {
+    /// Its port is free when this returns: whoever looks at who is there does so for a moment only.
+    fn end(self) {
+        let begin = Instant::now();
+        while Arc::strong_count(&self.coordinator) > 1 && begin.elapsed() < A_MOMENT {
+            std::thread::sleep(AT_LEAST);
+        }
+    }
+
     pub(super) fn invitation(&self, number: usize, rank: Option<u32>, traces: &Path) -> Invitation {
         Invitation {
             coordinator: self.coordinator.address().to_string(),

@@ -16,7 +16,11 @@ mod staff;
 mod stages;
 pub mod worker;
 
-use crate::{bench::interrupt::Interrupt, exit::UsageError};
+use crate::{
+    bench::interrupt::Interrupt,
+    exit::UsageError,
+    ui::{Hands, Page, UiOptions},
+};
 use anyhow::{Context, Result};
 use clap::Args;
 use direction::{Conditions, Demo};
@@ -46,6 +50,7 @@ Examples:
   paceline demo
   paceline demo --plain | tee demo.log
   paceline demo --json > demo.json
+  paceline demo --ui
   paceline demo --data /usr/share/datasets/fashion-mnist --rate 50mbit
 
 Exit codes:
@@ -77,6 +82,9 @@ pub struct DemoArgs {
     /// Keep the recorded trace here, for `paceline replay` and Perfetto.
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    page: UiOptions,
 
     /// Lines instead of a view that is drawn again and again.
     #[arg(long)]
@@ -111,10 +119,15 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
         port: arguments.port,
         traces,
     };
+    let page = Page::open(&arguments.page, Hands::Off)?;
     let mut show = Show::suitable(arguments.plain, arguments.json)?;
-    let played = Demo::new(conditions, arguments.data.as_deref(), &mut show, interrupt).play();
+    let demo = Demo::new(conditions, arguments.data.as_deref(), &mut show, interrupt);
+    let played = demo.shown_on(page.as_ref())?.play();
     // The terminal is as it was before anything else is said.
     drop(show);
+    if let Some(page) = page {
+        page.finish(if played.is_ok() { "finished" } else { "ended early" });
+    }
     let outcome = played?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report::json(&outcome))?);

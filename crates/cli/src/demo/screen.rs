@@ -131,7 +131,7 @@ fn page(course: &Course, elapsed: Duration, columns: usize, rows: usize) -> Vec<
         line()
             .add(BOLD, "paceline demo")
             .add("", format!("  {WORKERS} workers learn Fashion-MNIST{rate}")),
-        line(),
+        line().add(DIM, course.page.as_deref().unwrap_or_default()),
     ];
     for stage in Stage::ALL {
         lines.push(stage_line(course, stage, columns));

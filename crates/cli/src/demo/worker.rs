@@ -334,7 +334,8 @@ impl<'p> Job<'p> {
     fn tune(&self) -> Result<()> {
         let surroundings = Surroundings::of(&self.worker.view());
         let tuner = Method::Replay.tuner(&surroundings, TUNING_SEED);
-        Ok(self.worker.tune(Box::new(Logged::new(tuner, Told)))?)
+        let decided = Box::new(self.worker.decisions());
+        Ok(self.worker.tune(Box::new(Logged::new(tuner, Told { decided })))?)
     }
 
     fn learn(&mut self, view: &View) -> Result<()> {
@@ -356,6 +357,7 @@ impl<'p> Job<'p> {
         let recording = self.recording.as_ref().map(|traced| &traced.recording);
         let learner = &mut self.program.learner;
         let lesson = learner.step(&self.worker, precedence, images, &labels, recording)?;
+        self.worker.tell(Some(lesson.loss.into()), Some(labels.len() as u64));
         self.lesson = Some((lesson, labels.len()));
         Ok(())
     }
@@ -421,13 +423,16 @@ impl<'p> Job<'p> {
     }
 }
 
-/// Where a tuner's decisions go: to whoever started this worker.
-struct Told;
+/// Where a tuner's decisions go: to whoever started this worker, and to pages.
+struct Told {
+    decided: Box<dyn Fn(String) + Send>,
+}
 
 impl Write for Told {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let decision: Decision = serde_json::from_slice(line)?;
         say(&Report::Decided(Box::new(decision))).map_err(io::Error::other)?;
+        (self.decided)(String::from_utf8_lossy(line).trim().to_string());
         Ok(line.len())
     }
 

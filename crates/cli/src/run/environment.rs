@@ -2,7 +2,10 @@
 //! they are started.
 
 use super::{OFF, RunArgs, output::Notes};
-use crate::exit::UsageError;
+use crate::{
+    exit::UsageError,
+    ui::{Page, record::Job},
+};
 use anyhow::{Context, Result};
 use paceline_job::{Plan, Rank};
 use paceline_net::{
@@ -25,6 +28,9 @@ use std::{
 /// How long workers may take until the last one joins, unless the user said otherwise. A worker that dies ends the
 /// job at once, so this bounds only those that prepare their data first; PyTorch waits as long by default.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Of a program's line on a page.
+const PROGRAM_CHARACTERS: usize = 300;
 
 /// What a worker that comes later is not told.
 const OF_THE_FIRST: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
@@ -78,7 +84,7 @@ pub struct Launch {
 
 impl Launch {
     /// Start the coordinator.
-    pub fn prepare(arguments: &RunArgs, notes: &Notes) -> Result<Launch> {
+    pub fn prepare(arguments: &RunArgs, notes: &Notes, page: Option<&Page>) -> Result<Launch> {
         let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
         let variable = |name: &str| std::env::var(name).ok();
         let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
@@ -100,6 +106,9 @@ impl Launch {
             least: arguments.min.unwrap_or(1),
             most: arguments.max.unwrap_or(MAXIMUM_WORKERS),
         });
+        if let Some(page) = page {
+            page.feed.begin(described(arguments, limits));
+        }
         let (wishes, resizer) = Wishes::new()?;
         let log = notes.clone();
         let coordinator = Coordinator::start(CoordinatorConfig {
@@ -111,6 +120,7 @@ impl Launch {
             quiet: arguments.quiet,
             elastic: limits,
             resizer: Some(resizer),
+            observer: page.map(|page| page.feed.observer()),
             ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
         })
         .map_err(usage)?;
@@ -151,6 +161,19 @@ impl Launch {
     /// Other numbers of workers that the job is to have.
     pub fn wishes(&self) -> &Wishes {
         &self.wishes
+    }
+}
+
+/// What is known of the job before it runs.
+fn described(arguments: &RunArgs, limits: Option<Limits>) -> Job {
+    let words = arguments.program.iter().map(|word| word.to_string_lossy());
+    let program = words.collect::<Vec<_>>().join(" ");
+    Job {
+        name: arguments.name.clone().unwrap_or_else(|| std::process::id().to_string()),
+        program: program.chars().take(PROGRAM_CHARACTERS).collect(),
+        limits: limits.map(|limits| (limits.least, limits.most)),
+        tuning: (arguments.tune != OFF).then(|| arguments.tune.clone()),
+        ..Job::default()
     }
 }
 

@@ -16,6 +16,7 @@ mod supervision;
 use crate::{
     exit::UsageError,
     settings::{SettingsArgs, parse_address, parse_size},
+    ui::{Hands, Page, UiOptions},
 };
 use anyhow::{Context, Result};
 use clap::Args;
@@ -72,9 +73,11 @@ Examples:
   paceline run -n 4 --policy noise_scale:most=256 -- python train.py
   paceline run -n 4 --checkpoint saved --every 500 -- python train.py
   paceline run -n 4 --elastic --min 2 --max 8 --name resnet -- python train.py
+  paceline run -n 4 --ui --ui-dir resnet -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
+  PACELINE_UI_TOKEN                       the token of --ui's link; made afresh if it is not set
   OMP_NUM_THREADS                         set to an equal share of the cores, unless set
   PYTHONUNBUFFERED                        set to 1, unless set: lines appear when they are printed
 
@@ -158,6 +161,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", requires = "checkpoint")]
     pub every: Option<NonZeroU32>,
 
+    #[command(flatten)]
+    pub page: UiOptions,
+
     /// Show lines as workers write them, without the rank.
     #[arg(long)]
     pub no_prefix: bool,
@@ -225,7 +231,14 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
         libc::SIGTSTP,
     ])?;
     let (notes, notes_reader) = Notes::new()?;
-    let launch = Launch::prepare(&arguments, &notes)?;
+    let page = Page::open(&arguments.page, Hands::On)?;
+    let launch = Launch::prepare(&arguments, &notes, page.as_ref())?;
+    if let Some(page) = &page {
+        page.feed.attend(launch.coordinator())?;
+        if let Some(link) = &page.link {
+            notes.say(&format!("page at {link}"));
+        }
+    }
     let door = match arguments.elastic {
         false => None,
         true => {
@@ -259,6 +272,9 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
     let mut story = report::story(&outcome, &pair(pids, last_lines));
     if outcome.cause.is_none() {
         story.extend(recording.and_then(|recording| recording.nothing()));
+    }
+    if let Some(page) = page {
+        page.finish(&report::ended(&outcome));
     }
     // Nobody may be reading; the exit code tells the same.
     let _ = io::stderr().write_all(story.as_bytes());

@@ -48,6 +48,15 @@ pub fn killing(living: usize) -> String {
     format!("killing {}", workers(living))
 }
 
+/// How it ended, in a few words.
+pub fn ended(outcome: &Outcome) -> String {
+    match outcome.cause {
+        None => "finished".to_string(),
+        Some(Cause::Asked(signal)) => format!("ended by {}", name_and_meaning(signal).0),
+        Some(Cause::Failure(rank, _)) => format!("failed: worker {rank}"),
+    }
+}
+
 /// The whole story, when it is over; nothing if all went well.
 pub fn story(outcome: &Outcome, workers: &[Worker]) -> String {
     let mut text = String::new();

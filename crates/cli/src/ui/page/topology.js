@@ -1,0 +1,216 @@
+// Who sends to whom, and how much: a ring of workers in groups by host where they are few, a matrix where they are many.
+
+const topology = { canvas: document.getElementById("topology"), spots: [], cells: null };
+
+const WORKERS_IN_RING = 24;
+
+// Bytes a second from one rank to another, as each worker last said.
+function flows() {
+  const found = [];
+  for (const rank of model.sightings.keys()) {
+    for (const [to, perSecond] of latest(rank)?.sent ?? []) found.push({ from: rank, to, rate: perSecond });
+  }
+  return found;
+}
+
+function drawTopology() {
+  const { pencil, width, height } = prepared(topology.canvas);
+  const hosts = groups();
+  const count = model.view?.workers.length ?? 0;
+  const all = flows();
+  topology.spots = [];
+  topology.cells = null;
+  if (count === 0) {
+    words(pencil, "Workers have not met yet.", width / 2, height / 2, colours.soft, "center");
+    return;
+  }
+  const most = Math.max(1, ...all.map((flow) => flow.rate));
+  const racks = new Set(hosts.map((group) => group.rack).filter((rack) => rack != null)).size;
+  const places = [`${count} workers`, `${hosts.length} host${hosts.length === 1 ? "" : "s"}`];
+  if (racks > 0) places.push(`${racks} racks`);
+  document.getElementById("topology-note").textContent = `${places.join(", ")}; the busiest link carries ${rate(all.length ? most : 0)}`;
+  if (count <= WORKERS_IN_RING) drawRing(pencil, width, height, hosts, all, most);
+  else drawMatrix(pencil, width, height, hosts, all, most, count);
+}
+
+function drawRing(pencil, width, height, hosts, all, most) {
+  const centre = { x: width / 2, y: height / 2 };
+  const radius = Math.min(width / 2 - 90, height / 2 - 44);
+  const gap = hosts.length > 1 ? 0.5 : 0;
+  const ranks = hosts.reduce((sum, group) => sum + group.ranks.length, 0);
+  const unit = (2 * Math.PI) / (ranks + gap * hosts.length);
+  const at = (angle, away) => ({ x: centre.x + away * Math.cos(angle), y: centre.y + away * Math.sin(angle) });
+  const spots = new Map();
+  let angle = -Math.PI / 2 - (unit * ((hosts[0]?.ranks.length ?? 1) - 1)) / 2;
+  for (const group of hosts) {
+    const from = angle;
+    for (const rank of group.ranks) {
+      spots.set(rank, { ...at(angle, radius), angle, rank });
+      angle += unit;
+    }
+    const to = angle - unit;
+    pencil.strokeStyle = colours.line;
+    pencil.lineWidth = 26;
+    pencil.lineCap = "round";
+    pencil.beginPath();
+    pencil.arc(centre.x, centre.y, radius, from - 0.001, to + 0.001);
+    pencil.stroke();
+    pencil.lineCap = "butt";
+    const label = at((from + to) / 2, radius + 26);
+    const side = Math.cos((from + to) / 2);
+    const name = group.rack == null ? group.host : `${group.host} (rack ${group.rack})`;
+    words(pencil, fitting(pencil, name, 130), label.x, label.y, colours.soft, Math.abs(side) < 0.3 ? "center" : side > 0 ? "left" : "right");
+    angle += gap * unit;
+  }
+  for (const flow of [...all].sort((one, other) => one.rate - other.rate)) {
+    const [from, to] = [spots.get(flow.from), spots.get(flow.to)];
+    if (from && to) arrow(pencil, centre, radius, from, to, flow, most);
+  }
+  for (const spot of spots.values()) {
+    const seen = latest(spot.rank);
+    pencil.fillStyle = colours.panel;
+    pencil.strokeStyle = spot.rank === selected ? colours.ink : colours.computing;
+    pencil.lineWidth = spot.rank === selected ? 3 : 2;
+    pencil.beginPath();
+    pencil.arc(spot.x, spot.y, 12, 0, 7);
+    pencil.fill();
+    pencil.stroke();
+    if (seen) {
+      pencil.strokeStyle = colours.waiting;
+      pencil.beginPath();
+      pencil.arc(spot.x, spot.y, 12, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * seen.waiting);
+      pencil.stroke();
+    }
+    words(pencil, `${spot.rank}`, spot.x, spot.y + 0.5, colours.ink, "center");
+    topology.spots.push(spot);
+  }
+}
+
+// A curve that keeps to the right, so that both ways are seen.
+function arrow(pencil, centre, radius, from, to, flow, most) {
+  const [dx, dy] = [to.x - from.x, to.y - from.y];
+  const length = Math.hypot(dx, dy) || 1;
+  const bend = 0.1 * length + 8;
+  const middle = { x: (from.x + to.x) / 2 - (dy / length) * bend, y: (from.y + to.y) / 2 + (dx / length) * bend };
+  const shorten = (end) => {
+    const [vx, vy] = [end.x - middle.x, end.y - middle.y];
+    const far = Math.hypot(vx, vy) || 1;
+    return { x: end.x - (vx / far) * 14, y: end.y - (vy / far) * 14 };
+  };
+  const [begin, end] = [shorten(from), shorten(to)];
+  const share = flow.rate / most;
+  const mine = selected == null || selected === flow.from || selected === flow.to;
+  pencil.globalAlpha = mine ? 0.25 + 0.75 * share : 0.08;
+  pencil.strokeStyle = colours.communicating;
+  pencil.fillStyle = colours.communicating;
+  pencil.lineWidth = 0.8 + 4.2 * share;
+  pencil.beginPath();
+  pencil.moveTo(begin.x, begin.y);
+  pencil.quadraticCurveTo(middle.x, middle.y, end.x, end.y);
+  pencil.stroke();
+  const towards = Math.atan2(end.y - middle.y, end.x - middle.x);
+  const size = 5 + 4 * share;
+  pencil.beginPath();
+  pencil.moveTo(end.x + 3 * Math.cos(towards), end.y + 3 * Math.sin(towards));
+  pencil.lineTo(end.x - size * Math.cos(towards - 0.45), end.y - size * Math.sin(towards - 0.45));
+  pencil.lineTo(end.x - size * Math.cos(towards + 0.45), end.y - size * Math.sin(towards + 0.45));
+  pencil.fill();
+  pencil.globalAlpha = 1;
+  if (share > 0.05 && model.sightings.size <= 8 && mine) {
+    // Before the middle, where others cross.
+    const spot = along(begin, middle, end, 0.3);
+    const text = rate(flow.rate);
+    const wide = pencil.measureText(text).width + 6;
+    pencil.fillStyle = colours.panel;
+    pencil.globalAlpha = 0.85;
+    pencil.fillRect(spot.x - wide / 2, spot.y - 7, wide, 14);
+    pencil.globalAlpha = 1;
+    words(pencil, text, spot.x, spot.y, colours.soft, "center");
+  }
+}
+
+// A point of a quadratic curve.
+function along(begin, middle, end, share) {
+  const [a, b, c] = [(1 - share) ** 2, 2 * share * (1 - share), share ** 2];
+  return { x: a * begin.x + b * middle.x + c * end.x, y: a * begin.y + b * middle.y + c * end.y };
+}
+
+// A row for each sender, a column for each receiver, ordered by host.
+function drawMatrix(pencil, width, height, hosts, all, most, count) {
+  const size = Math.min(width - 90, height - 40);
+  const left = (width - size) / 2 + 20;
+  const top = 24;
+  const cell = size / count;
+  const order = hosts.flatMap((group) => group.ranks);
+  const place = new Map(order.map((rank, at) => [rank, at]));
+  pencil.fillStyle = colours.faint;
+  pencil.fillRect(left, top, size, size);
+  let at = 0;
+  // A host's own workers, as a block on the diagonal.
+  for (const group of hosts) {
+    pencil.strokeStyle = colours.line;
+    pencil.lineWidth = 1;
+    pencil.strokeRect(left + at * cell, top + at * cell, group.ranks.length * cell, group.ranks.length * cell);
+    at += group.ranks.length;
+  }
+  pencil.fillStyle = colours.communicating;
+  for (const flow of all) {
+    if (!place.has(flow.from) || !place.has(flow.to)) continue;
+    const mine = selected == null || selected === flow.from || selected === flow.to;
+    pencil.globalAlpha = (mine ? 1 : 0.25) * (0.2 + 0.8 * (flow.rate / most));
+    const thick = Math.max(cell, 2);
+    pencil.fillRect(left + place.get(flow.to) * cell, top + place.get(flow.from) * cell, thick, thick);
+  }
+  pencil.globalAlpha = 1;
+  words(pencil, "to worker", left + size / 2, 8, colours.soft, "center");
+  pencil.save();
+  pencil.translate(left - 36, top + size / 2);
+  pencil.rotate(-Math.PI / 2);
+  words(pencil, "from worker", 0, 0, colours.soft, "center");
+  pencil.restore();
+  const every = Math.max(1, 2 ** Math.round(Math.log2(count / 8)));
+  for (let rank = 0; rank < count; rank += every) {
+    words(pencil, `${order[rank]}`, left - 6, top + (rank + 0.5) * cell, colours.soft, "right");
+    words(pencil, `${order[rank]}`, left + (rank + 0.5) * cell, 19, colours.soft, "center");
+  }
+  topology.cells = { left, top, cell, order, all };
+}
+
+function topologyText(event) {
+  const box = topology.canvas.getBoundingClientRect();
+  const [px, py] = [event.clientX - box.left, event.clientY - box.top];
+  if (topology.cells) {
+    const { left, top, cell, order, all } = topology.cells;
+    const [to, from] = [order[Math.floor((px - left) / cell)], order[Math.floor((py - top) / cell)]];
+    if (to == null || from == null) return null;
+    const flow = all.find((one) => one.from === from && one.to === to);
+    return { rank: from, text: `${from} on ${hostOf(from)} → ${to} on ${hostOf(to)}\n${flow ? rate(flow.rate) : "nothing, or too little to be told"}` };
+  }
+  const spot = topology.spots.find((one) => Math.hypot(one.x - px, one.y - py) < 15);
+  if (!spot) return null;
+  const seen = latest(spot.rank);
+  const sent = (seen?.sent ?? []).slice(0, 8).map(([to, perSecond]) => `→ ${to}: ${rate(perSecond)}`);
+  return { rank: spot.rank, text: [`Worker ${spot.rank} on ${hostOf(spot.rank)}`, seen ? `${rate(seen.upload)} out, ${rate(seen.download)} in` : "nothing seen yet", ...sent].join("\n") };
+}
+
+function listenToTopology() {
+  const readout = document.getElementById("topology-readout");
+  topology.canvas.addEventListener("mousemove", (event) => showTip(event, topologyText(event)?.text));
+  topology.canvas.addEventListener("mouseleave", hideTip);
+  topology.canvas.addEventListener("click", (event) => {
+    const found = topologyText(event);
+    if (found) select(found.rank);
+  });
+  topology.canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    const count = model.view?.workers.length ?? 0;
+    if (!step || count === 0) return;
+    const next = selected == null ? 0 : (selected + step + count) % count;
+    selected = null;
+    select(next);
+    const seen = latest(next);
+    const sent = (seen?.sent ?? []).slice(0, 4).map(([to, perSecond]) => `to ${to} ${rate(perSecond)}`).join(", ");
+    readout.textContent = `Worker ${next} on ${hostOf(next)} sends ${sent || "nothing"}`;
+    event.preventDefault();
+  });
+}
