@@ -27,6 +27,9 @@ MOST_METRICS = 4
 #: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
 MODES = ("synchronous", "averaging", "pairs", "local", "asynchronous")
 
+#: As policies hear of it when it is refused: one worker's wish to go.
+LEAVE = "leave"
+
 #: What the sum holds before the numbers that the program reports.
 _FIELDS = (
     "seconds", "contributed", "averaged", "measured", "inverse_batch",
@@ -294,6 +297,13 @@ class Adaptation:
         if wanted and self.worker.rank == 0:
             reason = f" ({self._told.reason})" if self._told.reason else ""
             self.worker.decided(f"step {self.step}: {', '.join(wanted)}{reason}")
+
+    def leave(self) -> None:
+        """This worker, if the job can do without it."""
+        if self.worker.elastic:
+            self.worker.leave()
+        else:
+            self._refuse(LEAVE, "workers leave elastic jobs only; give --elastic")
 
     def _ask_for_workers(self, resize: Resize) -> None:
         """All hear of it at one step; one asks whoever runs the job."""

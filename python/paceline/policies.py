@@ -13,6 +13,8 @@
     the next strategy, when most workers find their steps slower than at the beginning
 ``averaging:at=N[,mode=averaging|pairs|local|asynchronous]``
     gradients are averaged while there are fewer than N workers, models from N on
+``spot[:file=PATH]``
+    a worker leaves after its step when SIGTERM, or the file, says that its machine will be taken away
 
 What they decide is native code's; here they are called.
 """
@@ -32,6 +34,8 @@ from paceline.policy import Context, Policy
 SEPARATOR = ";"
 #: Under which workers vote.
 VOTE = "vote"
+#: What one worker wants for itself.
+LEAVE = adaptation.LEAVE
 
 
 class Shipped(Policy):
@@ -66,13 +70,18 @@ class Shipped(Policy):
         vote = self._inner.vote(ctx.own_seconds)
         if vote is not None:
             ctx.report(VOTE, vote)
+        reason = self._inner.leaves()
+        if reason is not None:
+            print(f"paceline: step {ctx.step}, policy {self._text}: {reason}", file=sys.stderr, flush=True)
+            ctx.leave()
         self._call("before_step", ctx)
 
     def after_step(self, ctx: Context) -> None:
         self._call("after_step", ctx)
 
     def refused(self, ctx: Context, wish: str, reason: str) -> None:
-        if ctx.rank == 0:
+        # What one worker wants for itself, it alone knows to be refused.
+        if ctx.rank == 0 or wish == LEAVE:
             print(f"paceline: policy {self._text}: {wish} stays as it is: {reason}", file=sys.stderr, flush=True)
 
     def _call(self, hook: str, ctx: Context) -> None:

@@ -221,6 +221,10 @@ class Context:
         """So many workers. Who can give them is asked at a step that all workers agree on."""
         self._adaptation.wish(size=_at_least(1, size, "a number of workers"), reason=reason)
 
+    def leave(self) -> None:
+        """This worker leaves the job, and the others go on. The one thing that a worker may want for itself."""
+        self._adaptation.leave()
+
     def set_mode(self, mode: str, reason: str = "") -> None:
         """Another way to stay together, as :meth:`paceline.torch.DistributedOptimizer.switch` has it."""
         self._adaptation.wish(mode=mode, reason=reason)

@@ -313,6 +313,12 @@ def resize(workers: int) -> None:
     membership().worker.resize(workers)
 
 
+def leave() -> None:
+    """This worker leaves a job of ``paceline run --elastic`` after the step it is in: ``optimizer.step()`` raises
+    :class:`Retired`, which ends the process well unless the program catches it. Where the job needs it, it stays."""
+    membership().worker.leave()
+
+
 def local_rank() -> int:
     """This worker's number among those of its host, from 0."""
     given = _number("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")

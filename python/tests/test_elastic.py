@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -120,6 +121,24 @@ def test_workers_are_added_and_removed_while_the_job_trains(
 def test_a_worker_that_is_killed_does_not_end_the_job(paceline_command: str, name: str) -> None:
     job = Job(paceline_command, 3, name, "--min", "2", TEST_DIE_AT="12")
     job.wait_for(r"goes on with 2 workers")
+    job.check(2)
+
+
+def test_a_worker_whose_machine_is_taken_away_leaves_between_two_steps(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 3, name, "--min", "2", "--policy", "spot", TEST_HELD=str(held))
+    job.wait_for(r"dealt 5 ")
+    members = json.loads(job.tell("status", "--json"))["members"]
+    first, second, third = (member["process"] for member in members)
+    os.kill(third, signal.SIGTERM)
+    job.wait_for(r"SIGTERM says that this machine is to be given back")
+    job.wait_for(r"dealt \d+ 0 .*size=2")
+    # The job needs the others: who wants to leave all the same is told why it stays.
+    os.kill(second, signal.SIGTERM)
+    job.wait_for(r"wants to leave: .*needs 2 workers")
+    held.touch()
     job.check(2)
 
 

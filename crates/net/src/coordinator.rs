@@ -589,6 +589,8 @@ impl Service {
             (WorkerMessage::Agreement(_), None) => return failed("it has no view to change yet"),
             (WorkerMessage::Enter, _) => return self.let_in(index),
             (WorkerMessage::Resize { size }, _) => self.wish_for(index, size),
+            (WorkerMessage::Retire, Some(id)) => self.let_go(index, id),
+            (WorkerMessage::Retire, None) => return failed("it has no view to leave yet"),
             (WorkerMessage::Progress(pace), _) => self.members[index].pace = pace,
             (WorkerMessage::Seen(sighting), Some(id)) => {
                 // Workers of a job of fixed size say so nowhere else.

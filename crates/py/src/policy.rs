@@ -89,6 +89,11 @@ impl ShippedPolicy {
         Ok(shown)
     }
 
+    /// Why this worker is to leave, if it is.
+    fn leaves(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).leaves()
+    }
+
     /// What this worker says of its own last step, if anything.
     fn vote(&self, own_seconds: f64) -> Option<f64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).vote(own_seconds)

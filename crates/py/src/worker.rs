@@ -163,6 +163,13 @@ impl Worker {
         running.propose_members(size).map_err(error::proposing)
     }
 
+    /// Ask to leave, after a step soon after.
+    fn leave(&self) -> PyResult<()> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        running.ask_to_leave().map_err(error::proposing)
+    }
+
     /// Whether it can still take part.
     #[getter]
     fn open(&self) -> bool {

@@ -122,6 +122,11 @@ pub trait Policy: Send {
         let _ = (moment, wishes);
     }
 
+    /// Asked before each step, on each worker for itself: why this worker is to leave the job, if it is. Once is enough.
+    fn leaves(&mut self) -> Option<String> {
+        None
+    }
+
     /// A number of this worker's own, of which all see the mean ([`Moment::vote`]): how long its last step took is only its own
     /// to know.
     fn vote(&mut self, own_seconds: f64) -> Option<f64> {

@@ -129,8 +129,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub tune_log: Option<PathBuf>,
 
-    /// Let a policy adapt the job while it runs: `noise_scale:most=256`, `goodput:most=256`, `schedule:FILE`, `interference`, or
-    /// a class of your own as `module:Class`. May be given several times. For programs that use `DistributedOptimizer`, or say
+    /// Let a policy adapt the job while it runs: `noise_scale:most=256`, `goodput:most=256`, `schedule:FILE`, `interference`,
+    /// `spot`, or a class of your own as `module:Class`. May be given several times. For programs that use `DistributedOptimizer`, or say
     /// where steps begin.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     pub policy: Vec<String>,

@@ -180,15 +180,33 @@ impl Service {
         let staying: Vec<WorkerId> = staying.collect();
         let leave = staying.get(size..).unwrap_or_default().to_vec();
         if !leave.is_empty() {
-            let mut outcome = Ok(());
-            self.register(|registrar, out| outcome = registrar.retire(&leave, out));
-            outcome?;
-            let among = |member: &&Member| member.id().is_some_and(|id| leave.contains(&id));
-            self.retired.extend(self.members.iter().filter(among).map(|member| member.process));
+            self.retire(&leave)?;
         }
         if let Some(Resizer(told)) = &self.config.resizer {
             told(size);
         }
+        Ok(())
+    }
+
+    /// A worker wants to leave.
+    pub(super) fn let_go(&mut self, index: usize, id: WorkerId) {
+        let outcome = match self.config.elastic {
+            Some(_) => self.retire(&[id]),
+            None => Err(NetError::NotRunning),
+        };
+        let name = &self.members[index].name;
+        match outcome {
+            Ok(()) => self.config.log.line(&format!("{name} leaves by its own wish")),
+            Err(error) => self.config.log.line(&format!("{name} wants to leave: {error}")),
+        }
+    }
+
+    fn retire(&mut self, leave: &[WorkerId]) -> Result<()> {
+        let mut outcome = Ok(());
+        self.register(|registrar, out| outcome = registrar.retire(leave, out));
+        outcome?;
+        let among = |member: &&Member| member.id().is_some_and(|id| leave.contains(&id));
+        self.retired.extend(self.members.iter().filter(among).map(|member| member.process));
         Ok(())
     }
 

@@ -134,6 +134,8 @@ pub enum WorkerMessage {
         /// So many.
         size: usize,
     },
+    /// It wants to leave, after a step that all agree on: what it runs on will not be there for long.
+    Retire,
     /// How far it is; now and then, for people.
     Progress(Pace),
     /// What it saw of its last steps, if the job is watched.
@@ -328,6 +330,7 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
         | WorkerMessage::Return(_)
         | WorkerMessage::Enter
         | WorkerMessage::Resize { .. }
+        | WorkerMessage::Retire
         | WorkerMessage::Progress(_)) => Ok(message),
     }
 }

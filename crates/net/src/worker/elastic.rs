@@ -93,6 +93,16 @@ impl Worker {
         Ok(())
     }
 
+    /// Ask to leave the job: beginning some step soon after is refused with [`NetError::Retired`], and the others go on
+    /// without this worker. It goes on as it is where the job needs it.
+    pub fn ask_to_leave(&self) -> Result<()> {
+        if self.elastic.is_none() {
+            return Err(NetError::NotRunning);
+        }
+        self.control.remark(WorkerMessage::Retire);
+        Ok(())
+    }
+
     /// In an elastic job: what became of the samples of workers that this worker's program takes part without since the
     /// step that it is in, or an earlier one. Asked after each beginning of a step, it is told in the same step on all
     /// workers ([`Account::since`]).

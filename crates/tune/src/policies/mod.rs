@@ -6,25 +6,28 @@ mod goodput;
 mod interference;
 mod noise_scale;
 mod schedule;
+mod spot;
 
 pub use averaging::Averaging;
 pub use goodput::Goodput;
 pub use interference::Interference;
 pub use noise_scale::{NoiseScale, Rule};
 pub use schedule::Schedule;
+pub use spot::Spot;
 
 use paceline_sync::policy::Policy;
 use std::{collections::BTreeMap, str::FromStr};
 
 /// The names that [`parse`] knows.
-pub const NAMES: [&str; 5] = ["noise_scale", "goodput", "schedule", "interference", "averaging"];
+pub const NAMES: [&str; 6] =
+    ["noise_scale", "goodput", "schedule", "interference", "averaging", "spot"];
 
 /// A policy that cannot be made of what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Use one of the names listed, or a class of your own as `module:Class`.
     #[error(
-        "`{0}` is no policy of Paceline's; known: noise_scale, goodput, schedule, interference, averaging"
+        "`{0}` is no policy of Paceline's; known: noise_scale, goodput, schedule, interference, averaging, spot"
     )]
     Unknown(String),
     /// Write arguments as `name:key=value,key=value`.
@@ -61,6 +64,7 @@ pub fn parse(
         "averaging" => {
             Averaging::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _)
         }
+        "spot" => Spot::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _),
         _ => Interference::from_arguments(&mut arguments).map(|policy| Box::new(policy) as _),
     };
     policy.and_then(|policy| arguments.end().map(|()| policy)).map_err(wrong)
@@ -109,6 +113,7 @@ mod tests {
             "goodput:most=512",
             "interference",
             "averaging:at=8,mode=pairs",
+            "spot:file=/run/revoked",
         ] {
             assert_eq!(problem(text), "", "{text}");
         }
