@@ -33,6 +33,13 @@ WITH_TORCH = [
 ]
 
 
+def test_the_reference_says_what_the_code_says() -> None:
+    pytest.importorskip("torch")
+    script = Path(__file__).parents[2] / "scripts" / "reference"
+    checked = subprocess.run([sys.executable, str(script), "--check"], env=environment(), capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0, checked.stderr
+
+
 @pytest.mark.parametrize("module", PURE + WITH_TORCH)
 def test_docstrings_run(module: str) -> None:
     if module in WITH_TORCH:
