@@ -139,6 +139,8 @@ fn an_interrupt_in_any_stage_ends_every_process_with_a_word() {
         ("the tuner watches", libc::SIGINT),
         ("killing worker", libc::SIGINT),
         ("starting another worker", libc::SIGINT),
+        ("judging images", libc::SIGTERM),
+        ("the recorded steps", libc::SIGINT),
     ];
     for (stage, signal) in stages {
         let folder = tempfile::tempdir().unwrap();
