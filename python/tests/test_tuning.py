@@ -19,7 +19,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
 def tuned(command: str, folder: pathlib.Path, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What workers tell, and what was decided."""
     log = folder / "decisions.jsonl"
-    options = ("-q", "--no-prefix", "-n", "2", *POOR, "--tune", "replay", "--tune-log", log)
+    options = ("-q", "--no-prefix", "-n", "2", *POOR, "--tune", "replay", "--tune-log", log, "--ui-dir", folder / "page")
     done = run_launcher(command, "run", *options, "--", sys.executable, PROGRAM, kind)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
@@ -47,6 +47,14 @@ def test_a_tuner_changes_the_settings_of_all_workers_at_one_step_and_says_why(
     assert settings["strategy"] == wanted["strategy"]
     assert settings["partition"] == size(wanted["partition"]) and settings["credit"] == size(wanted["credit"])
     assert settings["partition"] > told[0]["first"]["partition"]
+    page = [json.loads(line) for line in (tmp_path / "page/page.jsonl").read_text().splitlines()]
+    # A page is told the same, and what both workers did meanwhile.
+    shown = [line for line in page if line["kind"] == "decision"]
+    assert [(one["step"], one["action"]) for one in shown] == [(one["step"], one["action"]) for one in decisions]
+    seen = [line for line in page if line["kind"] == "seen"]
+    assert {line["rank"] for line in seen} == {0, 1}
+    assert all(0 < line["loss"] < 10 for line in seen if line["loss"] is not None)
+    assert any(line["loss"] is not None for line in seen) and any(line["operations"] for line in seen)
     # Metrics of both workers tell of the new view, and of the layers.
     assert told[0]["view"] == told[1]["view"] == settings["version"]
     assert all(seconds > 0 for one in told for seconds in one["seconds"])

@@ -101,7 +101,9 @@ fn see_gone(children: &[u32]) {
 fn the_demo_comes_to_its_end_and_has_measured_every_stage() {
     let folder = tempfile::tempdir().unwrap();
     let traces = folder.path().join("traces");
-    let output = demo(&["--json", "--trace", traces.to_str().unwrap()]).output().unwrap();
+    let kept = folder.path().join("kept");
+    let places = ["--trace", traces.to_str().unwrap(), "--ui-dir", kept.to_str().unwrap()];
+    let output = demo(&["--json"]).args(places).output().unwrap();
     let lines = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{lines}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -128,6 +130,14 @@ fn the_demo_comes_to_its_end_and_has_measured_every_stage() {
     let replay = Command::new(env!("CARGO_BIN_EXE_paceline")).arg("replay").arg(&traces).output();
     assert!(replay.unwrap().status.success());
     assert!(lines.contains("killing worker 3"), "{lines}");
+    // And what a page would show of it begins and ends.
+    let page = fs::read_to_string(kept.join("page.jsonl")).unwrap();
+    let first_and_last = [page.lines().next(), page.lines().last()]
+        .map(|line| serde_json::from_str::<Value>(line.unwrap()).unwrap()["kind"].clone());
+    assert_eq!(first_and_last, ["job", "end"]);
+    for kind in ["seen", "point", "view", "members", "gone", "note"] {
+        assert!(page.contains(&format!("\"kind\":\"{kind}\"")), "{kind}");
+    }
 }
 
 #[test]

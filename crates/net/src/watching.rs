@@ -183,6 +183,12 @@ impl Notes {
             // Steps were left out: what lies between is none of them.
             self.begun.clear();
         }
+        if self.shown.is_none() {
+            // Of what came before nobody knows how long it took.
+            self.shown = Some((now, step));
+            self.sent.clear();
+            (self.received, self.losses, self.samples) = Default::default();
+        }
         if let Some((_, before)) = self.begun.back() {
             let seconds = now.saturating_sub(*before) as f64 / 1e9;
             self.usual =
@@ -243,7 +249,8 @@ impl Notes {
             .collect();
         left_out += keep_longest(&mut waits, SEEN_WAITS, |(_, length)| *length as i64);
 
-        let before = self.shown.replace((now, self.begun.back().map_or(step, |(step, _)| *step)));
+        let last = self.begun.back().map_or(step, |(step, _)| *step);
+        let before = self.shown.replace((now, last));
         let (since_when, since_step) = before.unwrap_or((begin, step));
         let seconds = now.saturating_sub(since_when).max(1) as f64 / 1e9;
         let rate = |bytes: u64| bytes as f64 / seconds;
@@ -254,7 +261,6 @@ impl Notes {
         sent.truncate(SEEN_PEERS);
         let (sum, count) = std::mem::take(&mut self.losses);
         let samples = std::mem::take(&mut self.samples);
-        let last = self.begun.back().map_or(step, |(step, _)| *step);
         Sighting {
             rank,
             view: view.version,
@@ -354,7 +360,9 @@ mod tests {
         assert_eq!(last.sent.len(), 1);
         assert_eq!((last.sent[0].0, last.sent[0].1), (Rank(2), last.upload));
         assert!((last.upload / last.download - 3.0).abs() < 1e-9);
-        assert!((last.samples.unwrap() / last.speed - 8.0).abs() < 0.1, "{last:?}");
+        for one in &seen {
+            assert!((one.samples.unwrap() / one.speed - 8.0).abs() < 1e-6, "{one:?}");
+        }
     }
 
     #[test]

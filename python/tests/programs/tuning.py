@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import paceline
 import paceline.torch as pl
 from paceline import world
 
@@ -38,7 +39,9 @@ def main() -> None:
     first = worker.settings
     changed = None
     for step in range(MOST_STEPS):
-        nn.functional.cross_entropy(run(torch.randn(16, 64)), torch.randint(4, (16,))).backward()
+        loss = nn.functional.cross_entropy(run(torch.randn(16, 64)), torch.randint(4, (16,)))
+        loss.backward()
+        paceline.report(loss=loss)
         optimizer.step()
         optimizer.zero_grad()
         if changed is None and worker.settings["version"] != first["version"]:

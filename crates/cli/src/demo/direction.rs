@@ -90,6 +90,7 @@ impl<'s> Demo<'s> {
     pub fn shown_on(mut self, page: Option<&Page>) -> Result<Demo<'s>> {
         if let Some(page) = page {
             self.feed = Some(page.feed.clone());
+            page.feed.begin(described("workers start".to_string(), None));
             if let Some(link) = &page.link {
                 self.show.line(&format!("page at {link}"))?;
                 self.course.page = Some(link.clone());
@@ -128,7 +129,11 @@ impl<'s> Demo<'s> {
         rate: Rate,
     ) -> Result<Job> {
         if let Some(feed) = &self.feed {
-            feed.begin(described(elastic));
+            let (program, tuning) = match elastic {
+                None => ("first job: scheduled, slowed down, tuned, recorded", Some("replay")),
+                Some(_) => ("second job: workers come and go", None),
+            };
+            feed.begin(described(program.to_string(), tuning.map(str::to_string)));
         }
         let secret = Secret::random()?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.conditions.port));
@@ -314,16 +319,8 @@ pub(super) struct Job {
 }
 
 /// What a page is told of a job before it runs.
-fn described(elastic: Option<Limits>) -> ui::record::Job {
-    ui::record::Job {
-        name: "demo".to_string(),
-        program: match elastic {
-            None => "first job: scheduled, slowed down, tuned, recorded".to_string(),
-            Some(_) => "second job: workers come and go".to_string(),
-        },
-        tuning: elastic.is_none().then(|| "replay".to_string()),
-        ..ui::record::Job::default()
-    }
+fn described(program: String, tuning: Option<String>) -> ui::record::Job {
+    ui::record::Job { name: "demo".to_string(), program, tuning, ..ui::record::Job::default() }
 }
 
 impl Job {

@@ -173,7 +173,7 @@ pub fn run(arguments: &UiArgs) -> Result<ExitCode> {
     let page = Page::on(Some(listener), feed.clone(), Hands::Off)?;
     println!("page at {}", page.link.as_deref().unwrap_or_default());
     println!("Ctrl-C ends it");
-    let whole = is_whole(&records);
+    let (whole, last) = (is_whole(&records), records.last().map_or(0, |record| record.t));
     let mut records = records.into_iter().peekable();
     let (first, begin) = (records.peek().map_or(0, |record| record.t), feed::now());
     // Ctrl-C is how it ends.
@@ -185,7 +185,8 @@ pub fn run(arguments: &UiArgs) -> Result<ExitCode> {
             feed.again(Record { t, ..moved(record, arguments.play.then_some((first, begin))) });
         }
         if records.peek().is_none() && !whole && !feed.read(|history| history.now.ended.is_some()) {
-            feed.add(What::End { text: "what was kept ends here".to_string() });
+            let t = if arguments.play { last - first + begin } else { last };
+            feed.add_at(t, What::End { text: "what was kept ends here".to_string() });
         }
         thread::sleep(TICK);
     }

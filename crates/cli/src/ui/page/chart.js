@@ -2,7 +2,7 @@
 
 const course = { canvas: document.getElementById("course"), readout: document.getElementById("course-readout"), range: 0, cursor: null, frame: null };
 
-const MARGIN = { left: 56, right: 14, top: 12, bottom: 22 };
+const MARGIN = { left: 56, right: 14, top: 16, bottom: 22 };
 
 function courseSpan() {
   const end = model.ended != null || !model.job ? model.last : Math.max(model.last, Date.now() + model.ahead);
@@ -25,10 +25,11 @@ function drawCourse() {
   const shown = model.points.filter((point) => point.t >= begin - 5000);
   const samples = shown.some((point) => point.samples != null);
 
-  for (const at of ticks(0, (end - begin) / 1000, Math.max(2, (inner.right - inner.left) / 110))) {
-    const place = x(begin + 1000 * at);
+  const zero = model.began ?? begin;
+  for (const at of ticks((begin - zero) / 1000, (end - zero) / 1000, Math.max(2, (inner.right - inner.left) / 110))) {
+    const place = x(zero + 1000 * at);
     line(pencil, place, MARGIN.top, place, lane.bottom, colours.faint);
-    words(pencil, span((begin - (model.began ?? begin)) / 1000 + at), place, height - 9, colours.soft, "center");
+    words(pencil, span(at), place, height - 9, colours.soft, "center");
   }
   for (const mark of model.marks) {
     if (mark.t < begin) continue;
@@ -104,7 +105,7 @@ function strip(pencil, points, of, box, inner, x, colour, label, zero) {
     pencil.globalAlpha = 1;
   }
   pencil.restore();
-  words(pencil, label, inner.left + 6, box.top + 4, colour);
+  words(pencil, label, inner.right - 2, box.top - 3, colour, "right");
 }
 
 const ACTION_COLOURS = { switch: "accent", try: "accent", confirm: "good", roll_back: "bad", disappoint: "bad", refused: "bad", ask: "person", change: "person" };
@@ -113,6 +114,7 @@ function drawDecisions(pencil, lane, inner, x, begin) {
   const middle = (lane.top + lane.bottom) / 2;
   line(pencil, inner.left, lane.top - 3, inner.right, lane.top - 3, colours.line);
   words(pencil, "decisions", inner.left - 6, middle, colours.soft, "right");
+  let free = -Infinity;
   for (const one of model.decisions) {
     if (one.t < begin) continue;
     const place = x(one.t);
@@ -122,8 +124,12 @@ function drawDecisions(pencil, lane, inner, x, begin) {
     else if (one.action === "confirm") pencil.arc(place, middle, 4.5, 0, 7);
     else { pencil.moveTo(place - 5, middle - 5); pencil.lineTo(place + 5, middle); pencil.lineTo(place - 5, middle + 5); }
     pencil.fill();
-    if (one.measured != null) words(pencil, gain(one.measured), place + 8, middle - 6, colours.ink);
-    if (one.predicted != null) words(pencil, gain(one.predicted), place + 8, middle + 6, colours.soft);
+    if (one.predicted == null || place < free) continue;
+    // Beside the marker, on the side where there is room.
+    const [side, align] = place > inner.right - 60 ? [place - 8, "right"] : [place + 8, "left"];
+    words(pencil, `${gain(one.predicted)}?`, side, one.measured == null ? middle : middle + 6, colours.soft, align);
+    if (one.measured != null) words(pencil, gain(one.measured), side, middle - 6, colours.ink, align);
+    free = place + 64;
   }
 }
 

@@ -17,6 +17,7 @@ function drawMembers() {
   const others = members.length - working;
   document.getElementById("members-note").textContent = members.length === 0 ? "" : `${working} working${others ? `, ${others} otherwise` : ""}`;
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.rank : null;
+  place.className = members.length <= MOST_ROWS ? "" : "cells-of-hosts";
   place.replaceChildren(members.length <= MOST_ROWS ? memberTable(members) : memberCells(members));
   if (focused != null) place.querySelector(`[data-rank="${focused}"]`)?.focus();
 }
@@ -92,7 +93,7 @@ function memberCells(members) {
     const grid = element("div", "cells");
     for (const member of list) {
       const seen = member.rank == null ? null : latest(member.rank);
-      const shade = seen ? `w${Math.min(4, Math.floor(5 * seen.waiting))}` : "";
+      const shade = seen ? `w${Math.min(4, Math.floor(8 * seen.waiting))}` : "";
       const cell = element("button", `cell ${member.standing === "working" ? shade : "gone"}`);
       cell.type = "button";
       cell.tabIndex = -1;

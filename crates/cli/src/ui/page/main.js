@@ -93,10 +93,11 @@ function drawHead() {
   }
   if (model.view) {
     set("tile-workers", `${model.view.workers.length}`);
-    set("tile-view", `view ${model.view.version}, since step ${model.view.since}`);
-    set("tile-settings", settingsText(model.view));
+    set("tile-view", `view ${model.view.version}`);
+    set("tile-settings", `${model.view.strategy}, ${bytes(model.view.partition)} / ${bytes(model.view.credit)}`);
   }
-  set("tile-tuning", model.paused ? "tuning rests" : model.job?.tuning ? `tuned by ${model.job.tuning}` : "not tuned");
+  const tuning = model.paused ? "tuning rests" : model.job?.tuning ? `tuned by ${model.job.tuning}` : "not tuned";
+  set("tile-tuning", `partition / credit, ${tuning}`);
 }
 
 const DRAW = {

@@ -31,7 +31,7 @@ function hear(record) {
   model.last = Math.max(model.last, record.t);
   switch (record.kind) {
     case "job":
-      if (model.job) model.marks.push({ t: record.t, kind: "job", text: `another job begins: ${record.name}` });
+      if (model.points.length > 0) model.marks.push({ t: record.t, kind: "job", text: `another job begins: ${record.program}` });
       model.began ??= record.t;
       Object.assign(model, { job: record, view: null, members: [], ended: null, paused: false });
       model.sightings.clear();

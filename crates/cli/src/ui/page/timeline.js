@@ -13,11 +13,12 @@ const timeline = {
 const WORKERS_WITH_LANES = 24;
 const MOST_LANES = 5;
 const STRIPES_HEIGHT = 640;
+const BAND = 8;
 
 function rowHeight(count) {
   if (count <= 8) return 58;
   if (count <= WORKERS_WITH_LANES) return 38;
-  return Math.max(2.5, Math.min(14, STRIPES_HEIGHT / count));
+  return Math.max(3, Math.min(14, Math.floor(STRIPES_HEIGHT / count)));
 }
 
 // Which sightings are drawn: of one step if most workers have shown it, else the last of each.
@@ -62,23 +63,14 @@ function drawTimeline() {
   }
   rows.forEach((row, index) => {
     const top = head + index * height;
-    if (row.rank === selected) {
+    if (named && row.rank === selected) {
       pencil.fillStyle = colours.faint;
       pencil.fillRect(0, top, width, height);
     }
     if (named) drawNamedRow(pencil, row, top, height, x, offset, left, right, width);
-    else drawStripe(pencil, row, index, top, height, x, offset, rows.length);
+    else drawStripe(pencil, row, index, head, height, x, offset, rows.length);
   });
-  if (!named) {
-    // Hosts, where they change.
-    let before = null;
-    rows.forEach((row, index) => {
-      const host = hostOf(row.rank);
-      if (before != null && host !== before) line(pencil, left - 6, head + index * height, right, head + index * height, colours.panel, 1);
-      before = host;
-    });
-  }
-  timeline.frame = { x, left, right, head, height, end, offset };
+  timeline.frame = { x, left, right, head, height, end, offset, named };
   const from = Math.min(...known.map((row) => row.seen.step));
   const to = Math.max(...known.map((row) => row.seen.step + row.seen.ends.length - 1));
   const which = from === to ? `${from}` : `${from} to ${to}`;
@@ -113,24 +105,52 @@ function drawNamedRow(pencil, { rank, seen }, top, height, x, offset, left, righ
   if (height > 24) words(pencil, fitting(pencil, hidden, width - right - 12), right + 10, top + 25, colours.soft);
 }
 
-// Two thin stripes: the program, and whether anything was under way.
-function drawStripe(pencil, { rank, seen }, index, top, height, x, offset, count) {
-  const every = Math.max(1, Math.round(count / 16));
-  if (rank % every === 0) words(pencil, `${rank}`, 34, top + height / 2, colours.soft, "right");
+// Where stripes of a worker lie: those of a band's programs together, and below them whether anything was under way, so that
+// colours can be told apart.
+function stripes(index, count, head, height) {
+  const band = Math.floor(index / BAND);
+  const place = index % BAND;
+  const here = Math.min(BAND, count - band * BAND);
+  const program = Math.ceil(height * 0.55);
+  const gap = height > 4 ? 1 : 0;
+  const top = head + band * BAND * height;
+  return {
+    program: { y: top + place * program, height: program - gap },
+    under: { y: top + here * program + place * (height - program), height: height - program - gap },
+  };
+}
+
+function drawStripe(pencil, { rank, seen }, index, head, height, x, offset, count) {
+  const at = stripes(index, count, head, height);
+  const every = BAND * Math.max(1, Math.round(count / 16 / BAND));
+  if (rank === selected) words(pencil, `${rank} ▸`, 44, at.program.y + 1, colours.accent, "right");
+  else if (index % every === 0 && Math.abs(rank - (selected ?? -99)) > 4) words(pencil, `${rank}`, 34, at.program.y + 4, colours.soft, "right");
   if (!seen) return;
   const from = offset(seen);
-  const gap = height > 5 ? 1 : 0;
-  const program = (height - gap) * 0.55;
-  const fill = (spans, y, thick, colour) => {
+  const fill = (spans, lane, colour) => {
     pencil.fillStyle = colour;
     for (const [begin, end] of spans) {
-      const at = x(from + begin);
-      pencil.fillRect(at, y, Math.max(0.5, x(from + end) - at), thick);
+      const left = x(from + begin);
+      pencil.fillRect(left, lane.y, Math.max(0.5, x(from + end) - left), lane.height);
     }
   };
-  fill(seen.waits, top, program, colours.waiting);
-  fill(seen.computing, top, program, colours.computing);
-  fill(seen.under, top + program, height - gap - program, colours.communicating);
+  fill(seen.waits, at.program, colours.waiting);
+  fill(seen.computing, at.program, colours.computing);
+  fill(seen.under, at.under, colours.communicating);
+}
+
+// The row at a height of the drawing.
+function rowAt(y) {
+  const { head, height, named } = timeline.frame;
+  const count = timeline.rows.length;
+  if (named) return timeline.rows[Math.floor((y - head) / height)];
+  const within = (lane) => y >= lane.y && y < lane.y + lane.height + 1;
+  const first = Math.max(0, BAND * Math.floor((y - head) / (BAND * height)));
+  for (let index = first; index < Math.min(count, first + BAND); index += 1) {
+    const at = stripes(index, count, head, height);
+    if (within(at.program) || within(at.under)) return timeline.rows[index];
+  }
+  return undefined;
 }
 
 function rowText({ rank, seen }) {
@@ -150,7 +170,7 @@ function timelineAt(event) {
   const frame = timeline.frame;
   if (!frame) return null;
   const box = timeline.canvas.getBoundingClientRect();
-  const row = timeline.rows[Math.floor((event.clientY - box.top - frame.head) / frame.height)];
+  const row = rowAt(event.clientY - box.top);
   if (!row) return null;
   const time = ((event.clientX - box.left - frame.left) / (frame.right - frame.left)) * frame.end;
   return { row, time: row.seen ? time - frame.offset(row.seen) : 0 };

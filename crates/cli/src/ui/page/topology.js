@@ -8,7 +8,7 @@ const WORKERS_IN_RING = 24;
 function flows() {
   const found = [];
   for (const rank of model.sightings.keys()) {
-    for (const [to, perSecond] of latest(rank)?.sent ?? []) found.push({ from: rank, to, rate: perSecond });
+    for (const [to, perSecond] of latest(rank)?.sent ?? []) if (to !== rank) found.push({ from: rank, to, rate: perSecond });
   }
   return found;
 }
@@ -26,8 +26,9 @@ function drawTopology() {
   }
   const most = Math.max(1, ...all.map((flow) => flow.rate));
   const racks = new Set(hosts.map((group) => group.rack).filter((rack) => rack != null)).size;
-  const places = [`${count} workers`, `${hosts.length} host${hosts.length === 1 ? "" : "s"}`];
-  if (racks > 0) places.push(`${racks} racks`);
+  const several = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+  const places = [several(count, "worker"), several(hosts.length, "host")];
+  if (racks > 0) places.push(several(racks, "rack"));
   document.getElementById("topology-note").textContent = `${places.join(", ")}; the busiest link carries ${rate(all.length ? most : 0)}`;
   if (count <= WORKERS_IN_RING) drawRing(pencil, width, height, hosts, all, most);
   else drawMatrix(pencil, width, height, hosts, all, most, count);

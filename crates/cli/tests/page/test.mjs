@@ -1,0 +1,191 @@
+// The page in a real browser: a live job, a resize by click that really resizes, settings, a token that is wrong, 256 workers.
+// Started by scripts/test-page, which says where everything is:
+//
+//     PACELINE=… STEPS=… CHROMIUM=… ARTEFACTS=… node test.mjs
+//
+// Needs playwright-core beside it or in NODE_PATH. Every wait is bounded; whatever is started is ended.
+import { spawn, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const { chromium } = createRequire(join(process.env.MODULES ?? process.cwd(), "x.js"))("playwright-core");
+const { PACELINE, STEPS, CHROMIUM, ARTEFACTS } = process.env;
+const PATIENCE = 30_000;
+const here = dirname(fileURLToPath(import.meta.url));
+const scratch = mkdtempSync(join(tmpdir(), "paceline-page-"));
+const started = [];
+mkdirSync(ARTEFACTS, { recursive: true });
+
+function check(so, what) {
+  if (!so) throw new Error(what);
+  console.log(`  ok: ${what}`);
+}
+
+// A command of ours, and the link that it prints.
+async function served(...words) {
+  const environment = { ...process.env };
+  delete environment.PACELINE_UI_TOKEN;
+  const child = spawn(PACELINE, words, { env: environment, stdio: ["ignore", "pipe", "pipe"] });
+  started.push(child);
+  child.ended = new Promise((resolve) => child.on("exit", resolve));
+  let said = "";
+  const link = await new Promise((resolve, reject) => {
+    const late = setTimeout(() => reject(new Error(`no link: ${said}`)), PATIENCE);
+    const hear = (text) => {
+      said += text;
+      const found = said.match(/http:\/\/\S+\/\?token=\w+/);
+      if (found) { clearTimeout(late); resolve(found[0]); }
+    };
+    child.stdout.on("data", hear);
+    child.stderr.on("data", hear);
+    child.on("exit", () => { clearTimeout(late); reject(new Error(`it ended: ${said}`)); });
+  });
+  return { child, link };
+}
+
+async function end({ child }) {
+  child.kill("SIGTERM");
+  await Promise.race([child.ended, new Promise((resolve) => setTimeout(resolve, 10_000))]);
+  check(child.exitCode != null || child.signalCode != null, "the server ends when it is asked to");
+}
+
+// A page whose errors, and requests to others, are ours.
+async function opened(browser, link, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1360, height: 900 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.problems = [];
+  page.on("pageerror", (error) => page.problems.push(String(error)));
+  page.on("console", (message) => { if (message.type() === "error") page.problems.push(message.text()); });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(new URL(link).origin) && !request.url().startsWith("data:")) page.problems.push(`it asks ${request.url()}`);
+  });
+  const answer = await page.goto(link);
+  check(answer.status() === 200, "the page comes with the token");
+  return page;
+}
+
+const text = (page, id) => page.locator(`#${id}`).textContent();
+const until = (page, what, test, argument) => page.waitForFunction(test, argument, { timeout: PATIENCE }).then(() => check(true, what));
+
+async function liveJob(browser) {
+  console.log("a live job");
+  const job = await served("run", "-n", "3", "--elastic", "--max", "5", "--ui", "--", STEPS, "100000");
+  const page = await opened(browser, job.link);
+  await until(page, "steps are made and shown", () => Number(document.getElementById("tile-step").textContent.replace(/\D/g, "")) > 10);
+  await until(page, "three workers are listed", () => document.querySelectorAll("#members tbody tr").length === 3);
+  check((await text(page, "tile-loss")) !== "–", "the loss is shown");
+  await until(page, "a step of all workers is drawn", () => /Last steps: \d+/.test(document.getElementById("timeline-title").textContent));
+  const coloured = await page.evaluate(() => {
+    const canvas = document.getElementById("timeline");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const seen = new Set();
+    for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 0) seen.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+    return seen.size;
+  });
+  check(coloured > 4, "computing, waiting and communicating have their colours");
+
+  console.log("tokens");
+  const origin = new URL(job.link).origin;
+  const status = async (path, options) => (await fetch(`${origin}${path}`, options)).status;
+  for (const path of ["/", "/?token=wrong", "/feed", "/feed?token=wrong", "/metrics", "/trace"]) check((await status(path)) === 403, `${path} is refused`);
+  const token = new URL(job.link).searchParams.get("token");
+  check((await status(`/resize?token=${token}`, { method: "POST", body: '{"workers":2}' })) === 403, "a link alone changes nothing");
+  const metrics = await (await fetch(`${origin}/metrics`, { headers: { Authorization: `Bearer ${token}` } })).text();
+  check(/^paceline_workers 3$/m.test(metrics) && /^paceline_steps_per_second [\d.]+$/m.test(metrics), "metrics are served");
+  const trace = await (await fetch(`${origin}/trace?token=${token}`)).json();
+  check(trace.traceEvents.some((event) => event.name?.includes("communicating")), "the trace has what was under way");
+
+  console.log("controls");
+  await page.fill("#resize-workers", "4");
+  await page.click("#resize-form button");
+  await until(page, "a click makes it four workers", () => document.getElementById("tile-workers").textContent === "4" && document.querySelectorAll("#members tbody tr").length === 4);
+  await page.focus("#resize-workers");
+  await page.fill("#resize-workers", "2");
+  await page.keyboard.press("Enter");
+  await until(page, "a key makes it two", () => document.getElementById("tile-workers").textContent === "2" && document.querySelectorAll("#members tbody tr").length === 2);
+  await page.selectOption("#set-partition", "64KiB");
+  await page.selectOption("#set-credit", "256KiB");
+  await page.click("#settings-form button");
+  await until(page, "settings change", () => document.getElementById("tile-settings").textContent.includes("64 KiB / 256 KiB"));
+  await page.fill("#resize-workers", "5");
+  await page.evaluate(() => { document.getElementById("resize-workers").value = "99"; document.getElementById("resize-form").noValidate = true; });
+  await page.click("#resize-form button");
+  await until(page, "what cannot be is refused in words", () => /99 workers are not within the limits/.test(document.getElementById("controls-said").textContent));
+  check((await page.locator("#decisions tbody tr").count()) >= 3, "what was asked for is among the decisions");
+
+  console.log("keyboard");
+  const reached = new Set();
+  await page.focus("body");
+  for (let press = 0; press < 60; press += 1) {
+    await page.keyboard.press("Tab");
+    reached.add(await page.evaluate(() => document.activeElement.id || document.activeElement.dataset?.range || document.activeElement.className));
+  }
+  for (const id of ["course", "resize-workers", "set-partition", "download-trace", "timeline", "topology", "timeline-freeze", "decisions-kept"]) check(reached.has(id), `Tab reaches ${id}`);
+  await page.focus("#timeline");
+  await page.keyboard.press("ArrowDown");
+  check((await text(page, "timeline-readout")).startsWith("Worker 0"), "arrows choose a worker");
+
+  await page.screenshot({ path: join(ARTEFACTS, "live.png"), fullPage: true });
+  check(page.problems.filter((problem) => !/409|Conflict/.test(problem)).length === 0, `nothing went wrong in the page ${page.problems.join("; ")}`);
+  await end(job);
+  await until(page, "the page says that the job is over", () => /ended|finished|does not answer/.test(document.getElementById("state").textContent));
+}
+
+async function manyWorkers(browser) {
+  console.log("256 workers, simulated");
+  const folder = join(scratch, "many");
+  spawnSync(process.execPath, [join(here, "generate.mjs"), folder, "256", "40", "40"], { stdio: "inherit" });
+  const shown = await served("ui", folder, "--play");
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await opened(browser, shown.link, { colorScheme });
+    await until(page, "all workers are there", () => document.querySelectorAll("#members .cell").length === 256);
+    await until(page, "their steps are drawn", () => /Last steps: \d+/.test(document.getElementById("timeline-title").textContent));
+    const before = await text(page, "tile-step");
+    // What a person would do meanwhile: scroll, and point at things.
+    const counting = page.evaluate(() => new Promise((resolve) => {
+      let frames = 0;
+      const begin = performance.now();
+      const count = () => {
+        frames += 1;
+        const passed = performance.now() - begin;
+        window.scrollTo(0, 300 + 300 * Math.sin(passed / 400));
+        if (passed < 6000) requestAnimationFrame(count);
+        else resolve((1000 * frames) / passed);
+      };
+      requestAnimationFrame(count);
+    }));
+    for (let at = 0; at < 20; at += 1) { await page.mouse.move(300 + 20 * at, 400 + 8 * at); await page.waitForTimeout(150); }
+    const perSecond = await counting;
+    check((await text(page, "tile-step")) !== before, "the job goes on meanwhile");
+    check(perSecond > 30, `${colorScheme}: ${perSecond.toFixed(0)} frames a second, more than 30`);
+    await page.evaluate(() => window.scrollTo(0, 0));
+    await page.hover("#timeline", { position: { x: 400, y: 100 } });
+    check((await text(page, "tip")).startsWith("Worker "), "the pointer tells which worker it is at");
+    await page.screenshot({ path: join(ARTEFACTS, `256-${colorScheme}.png`), fullPage: true });
+    await page.focus("#members .cell[tabindex='0']");
+    await page.keyboard.press("ArrowRight");
+    check((await text(page, "members-readout")).startsWith("Worker 1 "), "arrows go from worker to worker");
+    check(page.problems.length === 0, `nothing went wrong in the page ${page.problems.join("; ")}`);
+    await page.context().close();
+  }
+  await end(shown);
+}
+
+let failed = null;
+const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+try {
+  await liveJob(browser);
+  await manyWorkers(browser);
+} catch (error) {
+  failed = error;
+} finally {
+  await browser.close();
+  for (const child of started) if (child.exitCode == null && child.signalCode == null) { child.kill("SIGTERM"); await child.ended; }
+  rmSync(scratch, { recursive: true, force: true });
+}
+if (failed) { console.error(failed); process.exit(1); }
+console.log(`all is well; screenshots are in ${ARTEFACTS}`);
