@@ -374,13 +374,13 @@ def report(**values: Any) -> None:
     ``loss`` is always known; others are those that policies name, and do nothing where none is attached. Tensors are read a step
     later, so that nobody waits for a device.
     """
-    joined = world.membership()
-    if joined.adaptation is not None:
-        joined.adaptation.report(values)
-    elif "loss" in values:
-        before, joined.loss = joined.loss, _readable(values["loss"])
-        if before is not None:
-            joined.worker.tell(float(before))
+    for joined in world.memberships() or [world.membership()]:
+        if joined.adaptation is not None:
+            joined.adaptation.report(values)
+        elif "loss" in values:
+            before, joined.loss = joined.loss, _readable(values["loss"])
+            if before is not None:
+                joined.worker.tell(float(before))
 
 
 @contextlib.contextmanager

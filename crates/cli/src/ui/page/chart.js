@@ -114,9 +114,10 @@ function drawDecisions(pencil, lane, inner, x, begin) {
   const middle = (lane.top + lane.bottom) / 2;
   line(pencil, inner.left, lane.top - 3, inner.right, lane.top - 3, colours.line);
   words(pencil, "decisions", inner.left - 6, middle, colours.soft, "right");
-  let free = -Infinity;
-  for (const one of model.decisions) {
-    if (one.t < begin) continue;
+  const shown = model.decisions.filter((one) => one.t >= begin);
+  // What is taken: by markers, and by labels that are written.
+  const taken = shown.filter((one) => one.action !== "keep").map((one) => [x(one.t) - 6, x(one.t) + 6]);
+  for (const one of shown) {
     const place = x(one.t);
     pencil.fillStyle = colours[ACTION_COLOURS[one.action] ?? "soft"];
     pencil.beginPath();
@@ -124,12 +125,18 @@ function drawDecisions(pencil, lane, inner, x, begin) {
     else if (one.action === "confirm") pencil.arc(place, middle, 4.5, 0, 7);
     else { pencil.moveTo(place - 5, middle - 5); pencil.lineTo(place + 5, middle); pencil.lineTo(place - 5, middle + 5); }
     pencil.fill();
-    if (one.predicted == null || place < free) continue;
-    // Beside the marker, on the side where there is room.
-    const [side, align] = place > inner.right - 60 ? [place - 8, "right"] : [place + 8, "left"];
-    words(pencil, `${gain(one.predicted)}?`, side, one.measured == null ? middle : middle + 6, colours.soft, align);
+    if (one.predicted == null || one.action === "keep") continue;
+    // Beside the marker, on a side where there is room; the list below has all of them.
+    const expected = `${gain(one.predicted)}?`;
+    const wide = pencil.measureText(expected).width;
+    const sides = [[place + 8, place + 8 + wide, "left"], [place - 8 - wide, place - 8, "right"]];
+    const free = sides.find(([from, to]) => from > inner.left && to < inner.right + MARGIN.right && taken.every(([begins, ends]) => to < begins || from > ends));
+    if (!free) continue;
+    const [from, to, align] = free;
+    taken.push([from, to]);
+    const side = align === "left" ? from : to;
+    words(pencil, expected, side, one.measured == null ? middle : middle + 6, colours.soft, align);
     if (one.measured != null) words(pencil, gain(one.measured), side, middle - 6, colours.ink, align);
-    free = place + 64;
   }
 }
 
