@@ -5,6 +5,7 @@ use crate::{
     exit::UsageError,
     run::signals::Signals,
     settings::{SettingsArgs, parse_address, parse_size},
+    ui::{Hands, Page, UiOptions, record::Job},
 };
 use anyhow::Result;
 use clap::Args;
@@ -21,6 +22,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
@@ -38,6 +40,7 @@ Examples:
   paceline coordinator --listen 10.0.0.1:29400 --size 16
   PACELINE_SECRET_FILE=~/job.secret paceline coordinator --listen 0.0.0.0:29400 --size 16
   paceline coordinator --listen 10.0.0.1:29400 --size 16 --elastic 8:32 --store /var/lib/resnet
+  paceline coordinator --listen 10.0.0.1:29400 --size 16 --ui=127.0.0.1:8080
 
 Exit codes:
   0    all workers came and left
@@ -64,6 +67,9 @@ pub struct CoordinatorArgs {
 
     #[command(flatten)]
     pub settings: SettingsArgs,
+
+    #[command(flatten)]
+    pub page: UiOptions,
 
     /// How many seconds to wait for all workers. Workers are told to wait as long.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -98,7 +104,17 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
             Some(Box::new(store))
         }
     };
+    let page = Page::open(&arguments.page, Hands::On)?;
+    if let Some(page) = &page {
+        page.feed.begin(Job {
+            name: arguments.listen.to_string(),
+            program: format!("{size} workers that others start"),
+            limits: arguments.elastic.map(|limits| (limits.least, limits.most)),
+            ..Job::default()
+        });
+    }
     let config = CoordinatorConfig {
+        observer: page.as_ref().map(|page| page.feed.observer()),
         elastic: arguments.elastic,
         settings,
         fusion,
@@ -106,7 +122,13 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
         join_timeout: Duration::from_secs(arguments.join_timeout),
         ..CoordinatorConfig::new(arguments.listen, size, secret.clone())
     };
-    let coordinator = Coordinator::start_with(config, store).map_err(usage)?;
+    let coordinator = Arc::new(Coordinator::start_with(config, store).map_err(usage)?);
+    if let Some(page) = &page {
+        page.feed.attend(&coordinator)?;
+        if let Some(link) = &page.link {
+            eprintln!("paceline: page at {link}");
+        }
+    }
 
     let invitation = Invitation {
         address: coordinator.address(),
@@ -118,18 +140,23 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     // Nobody may be reading; the workers may know by other means.
     let _ = io::stdout().write_all(invitation.as_bytes()).and_then(|()| io::stdout().flush());
 
-    loop {
+    let (code, text) = loop {
         match coordinator.wait(GLANCE) {
-            Progress::Ended => return Ok(ExitCode::SUCCESS),
+            Progress::Ended => break (ExitCode::SUCCESS, "finished"),
             // The coordinator's own log has told already.
-            Progress::Deposed | Progress::Failed(_) => return Ok(ExitCode::FAILURE),
+            Progress::Deposed => break (ExitCode::FAILURE, "another coordinator has the job"),
+            Progress::Failed(_) => break (ExitCode::FAILURE, "not all workers came"),
             Progress::Gathering { .. } | Progress::Running { .. } => {}
         }
         let asked = signals.pending().into_iter().find(|signal| *signal != libc::SIGCHLD);
         if let Some(signal) = asked {
-            return Ok(ExitCode::from(128 + signal as u8));
+            break (ExitCode::from(128 + signal as u8), "the coordinator was ended");
         }
+    };
+    if let Some(page) = page {
+        page.finish(text);
     }
+    Ok(code)
 }
 
 /// How to join, as lines for a shell.

@@ -6,12 +6,16 @@ use paceline_net::{
     coordinator::{Observation, Observer, Sighting},
     join,
 };
-use paceline_sync::agreement::Limits;
+use paceline_sync::{
+    agreement::Limits,
+    metrics::JobMetrics,
+    policy::{Policy, Proposal},
+};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -23,6 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn watched(
     elastic: Option<Limits>,
     watches: bool,
+    act: impl FnOnce(&Coordinator, &Mutex<Vec<Observation>>),
+) {
+    watched_with(elastic, watches, |_| (), act);
+}
+
+/// The same, where worker 0 does something first.
+fn watched_with(
+    elastic: Option<Limits>,
+    watches: bool,
+    first: impl Fn(&Worker) + Clone + Send + 'static,
     act: impl FnOnce(&Coordinator, &Mutex<Vec<Observation>>),
 ) {
     let seen = Arc::<Mutex<Vec<Observation>>>::default();
@@ -42,9 +56,11 @@ fn watched(
     let workers: Vec<_> = (0..2)
         .map(|_| {
             let (config, over) = (JoinConfig::new(&address, secret.clone()), over.clone());
+            let first = first.clone();
             thread::spawn(move || {
                 let worker = Worker::start(join(config).unwrap(), WorkerConfig::default()).unwrap();
                 if worker.rank().0 == 0 {
+                    first(&worker);
                     // Nobody may be told yet that the job is watched.
                     let decided = worker.decisions();
                     thread::spawn(move || {
@@ -140,6 +156,44 @@ fn whoever_watches_may_change_settings() {
             coordinator.pause_tuning(false).unwrap();
         });
     }
+}
+
+/// Counts what it is shown.
+struct Counter(Arc<AtomicU64>);
+
+impl Policy for Counter {
+    fn observe(&mut self, _: &JobMetrics) -> Option<Proposal> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[test]
+fn a_tuner_that_rests_is_shown_nothing_until_it_goes_on() {
+    let count = Arc::<AtomicU64>::default();
+    let shown = || count.load(Ordering::Relaxed);
+    let wait_until = |so: &mut dyn FnMut() -> bool| {
+        let begin = Instant::now();
+        while !so() {
+            assert!(begin.elapsed() < PATIENCE);
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let tuned = count.clone();
+    let tune = move |worker: &Worker| worker.tune(Box::new(Counter(tuned.clone()))).unwrap();
+    watched_with(None, true, tune, |coordinator, _| {
+        wait_until(&mut || shown() > 2);
+        coordinator.pause_tuning(true).unwrap();
+        // What was on its way may still be shown; then nothing is for as long as some reports take.
+        wait_until(&mut || {
+            let before = shown();
+            thread::sleep(Duration::from_millis(600));
+            shown() == before
+        });
+        let before = shown();
+        coordinator.pause_tuning(false).unwrap();
+        wait_until(&mut || shown() > before);
+    });
 }
 
 #[test]

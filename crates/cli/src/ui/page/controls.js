@@ -51,7 +51,9 @@ function drawControls() {
     fillChoices(document.getElementById("set-credit"), CREDITS, model.view.credit == null ? null : model.view.credit / 1024);
   }
   const pause = document.getElementById("pause-tuning");
-  pause.disabled = !(running && model.job?.tuning);
+  // Who tunes a job that others start shows by what it decides.
+  const tuned = model.job?.tuning != null || model.decisions.some((one) => one.step != null);
+  pause.disabled = !(running && tuned);
   pause.textContent = model.paused ? "Resume tuning" : "Pause tuning";
   pause.setAttribute("aria-pressed", String(model.paused));
   document.getElementById("download-trace").href = `/trace?token=${token}`;
