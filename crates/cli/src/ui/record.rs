@@ -101,7 +101,7 @@ pub struct SeenView {
     pub credit: Option<u64>,
     /// By rank.
     pub workers: Vec<SeenWorker>,
-    /// Racks and wires as in `paceline topology`, where they are known: lines of text.
+    /// What hosts' wires carry, where a topology says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<SeenLink>,
 }

@@ -32,6 +32,7 @@ say(0, { kind: "job", format: 1, name: "simulated", program: `a job of ${workers
 const view = (at, version, since, partition) => say(at, {
   kind: "view", version, since, strategy: "ring", partition, credit: 4 << 20,
   workers: members.map(({ id, host, rack }) => ({ id, host, rack })),
+  links: [...new Set(members.map(({ host }) => host))].map((host) => ({ host, rate: 1.25e9 })),
 });
 view(0, 1, 0, 1 << 20);
 say(0, { kind: "members", members: members.map(({ id, host }) => ({ id, rank: id, host, process: 4000 + id, standing: "working", step: 0 })) });

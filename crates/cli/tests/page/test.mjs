@@ -166,6 +166,8 @@ async function manyWorkers(browser) {
     await page.hover("#timeline", { position: { x: 400, y: 100 } });
     check((await text(page, "tip")).startsWith("Worker "), "the pointer tells which worker it is at");
     await page.screenshot({ path: join(ARTEFACTS, `256-${colorScheme}.png`), fullPage: true });
+    await page.hover("#topology", { position: { x: 300, y: 200 } });
+    check(/% of node-\d+'s wire is used/.test(await text(page, "tip")), "where a wire's rate is known, its use is told");
     await page.focus("#members .cell[tabindex='0']");
     await page.keyboard.press("ArrowRight");
     check((await text(page, "members-readout")).startsWith("Worker 1 "), "arrows go from worker to worker");

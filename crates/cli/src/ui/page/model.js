@@ -207,6 +207,18 @@ function groups() {
   return [...found.values()].sort((one, other) => (one.rack ?? 0) - (other.rack ?? 0));
 }
 
+// What of a host's wire its workers use to send to other hosts, where it is known what that carries.
+function wireUse(host) {
+  const wire = model.view?.links?.find((link) => link.host === host);
+  if (!wire || !(wire.rate > 0)) return null;
+  let sent = 0;
+  model.view.workers.forEach((worker, rank) => {
+    if (worker.host !== host) return;
+    for (const [to, perSecond] of latest(rank)?.sent ?? []) if (hostOf(to) !== host) sent += perSecond;
+  });
+  return sent / wire.rate;
+}
+
 // What a worker showed of a step.
 function sightingOf(rank, step) {
   return model.sightings.get(rank)?.findLast((seen) => seen.step <= step && step < seen.step + seen.ends.length);

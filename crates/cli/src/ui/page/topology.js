@@ -59,7 +59,8 @@ function drawRing(pencil, width, height, hosts, all, most) {
     pencil.lineCap = "butt";
     const label = at((from + to) / 2, radius + 26);
     const side = Math.cos((from + to) / 2);
-    const name = group.rack == null ? group.host : `${group.host} (rack ${group.rack})`;
+    const use = wireUse(group.host);
+    const name = `${group.host}${group.rack == null ? "" : ` (rack ${group.rack})`}${use == null ? "" : `, ${percent(use)}`}`;
     words(pencil, fitting(pencil, name, 130), label.x, label.y, colours.soft, Math.abs(side) < 0.3 ? "center" : side > 0 ? "left" : "right");
     angle += gap * unit;
   }
@@ -185,13 +186,19 @@ function topologyText(event) {
     const [to, from] = [order[Math.floor((px - left) / cell)], order[Math.floor((py - top) / cell)]];
     if (to == null || from == null) return null;
     const flow = all.find((one) => one.from === from && one.to === to);
-    return { rank: from, text: `${from} on ${hostOf(from)} → ${to} on ${hostOf(to)}\n${flow ? rate(flow.rate) : "nothing, or too little to be told"}` };
+    const lines = [`${from} on ${hostOf(from)} → ${to} on ${hostOf(to)}`, flow ? rate(flow.rate) : "nothing, or too little to be told"];
+    return { rank: from, text: [...lines, ...wireText(hostOf(from))].join("\n") };
   }
   const spot = topology.spots.find((one) => Math.hypot(one.x - px, one.y - py) < 15);
   if (!spot) return null;
   const seen = latest(spot.rank);
   const sent = (seen?.sent ?? []).slice(0, 8).map(([to, perSecond]) => `→ ${to}: ${rate(perSecond)}`);
-  return { rank: spot.rank, text: [`Worker ${spot.rank} on ${hostOf(spot.rank)}`, seen ? `${rate(seen.upload)} out, ${rate(seen.download)} in` : "nothing seen yet", ...sent].join("\n") };
+  return { rank: spot.rank, text: [`Worker ${spot.rank} on ${hostOf(spot.rank)}`, seen ? `${rate(seen.upload)} out, ${rate(seen.download)} in` : "nothing seen yet", ...sent, ...wireText(hostOf(spot.rank))].join("\n") };
+}
+
+function wireText(host) {
+  const use = wireUse(host);
+  return use == null ? [] : [`${percent(use)} of ${host}'s wire is used`];
 }
 
 function listenToTopology() {
