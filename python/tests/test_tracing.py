@@ -155,6 +155,25 @@ def test_an_example_under_ddp_is_replayed_as_it_was_recorded(
     assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
 
 
+@pytest.mark.parametrize("kind", [(), ("--clip", "1")], ids=["whole steps", "clipped"])
+def test_a_script_of_horovods_is_replayed_as_it_was_recorded(
+    paceline_command: str, tmp_path: pathlib.Path, kind: tuple[str, ...]
+) -> None:
+    options = ("-q", "-n", "2", "--trace", tmp_path, "--trace-steps", "6")
+    program = EXAMPLES / "horovod_classifier.py"
+    done = run_launcher(paceline_command, "run", *options, "--", sys.executable, program, "--epochs", "1", *kind)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        file = File(tmp_path, rank)
+        assert not file.about["crosses_step"]
+        for number in range(3, 9):
+            assert file.in_step("wait", number) and file.in_step("update", number), "in the step that they belong to"
+    replayed = run_launcher(paceline_command, "replay", tmp_path, "--json")
+    assert replayed.returncode == 0, replayed.stderr
+    found = json.loads(replayed.stdout)
+    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.02, found
+
+
 def test_a_program_records_by_itself_as_often_as_it_likes(tmp_path: pathlib.Path) -> None:
     for outcome in run_ranks(2, PROGRAM, "block", tmp_path):
         assert outcome.code == 0, outcome.errors

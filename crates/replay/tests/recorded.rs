@@ -244,3 +244,26 @@ fn an_operation_that_one_worker_did_not_record_is_left_out_and_reported() {
     assert_eq!(left_out, [1], "{:?}", job.problems);
     assert_takes_what_was_measured(&job);
 }
+
+#[test]
+fn what_happens_before_the_wait_for_all_gradients_does_so_while_they_are_on_their_way() {
+    let job = job(false, |rank, step| {
+        let number = Some(step as u64);
+        // Now the one, now the other is held up behind its last gradient; what others used is known before or after the last one.
+        let late = 60 * ((rank + step) % 2);
+        let known = if step % 2 == 0 { 230 } else { 241 };
+        vec![
+            ("a", 10, 20, FORWARD),
+            ("b", 20, 30, FORWARD),
+            ("b", 30, 50, BACKWARD),
+            ("b.w", 50, 90, numbered("all_reduce", Some("b.w"), 40, number)),
+            ("a", 50, 80, BACKWARD),
+            ("a.w", 80, 240, numbered("all_reduce", Some("a.w"), 40, number)),
+            ("used", 110 + late, known, numbered("all_reduce", Some("used"), 2, number)),
+            ("wait", 115 + late, 242 + rank, Kind::Wait),
+            ("update", 250, 270, UPDATE),
+        ]
+    });
+    assert_eq!(job.layered.as_ref().unwrap().asides_of(1).len(), 1);
+    assert_takes_what_was_measured(&job);
+}

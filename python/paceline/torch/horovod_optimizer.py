@@ -7,10 +7,9 @@ not is refused by name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -63,13 +62,6 @@ class DistributedOptimizer(optimizer.DistributedOptimizer):
             model = _holder(optimizer, named_parameters if model is None else model)
             ours = {"scheduled": False, "broadcast": False, **ours}
         super().__init__(optimizer, model, **ours)
-
-    @torch._disable_dynamo
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter; without a model, now."""
-        super().step(closure)
-        if self._whole_steps:
-            self.drain()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:

@@ -48,6 +48,9 @@ class DistributedOptimizer(Optimizer):
     >>> optimizer.step()
     """
 
+    #: Whether ``step()`` waits for all gradients and makes all updates, because nobody knows what the next one needs first.
+    _whole_steps = False
+
     # Not `Optimizer.__init__`: groups, state and defaults are those of the optimizer inside.
     def __init__(
         self,
@@ -100,7 +103,7 @@ class DistributedOptimizer(Optimizer):
         self._membership = world.membership()
         self._membership.counts_steps = True
         self._membership.drains.add(self)
-        tuning.begin(self._worker, crosses_step=True)
+        tuning.begin(self._worker, crosses_step=not self._whole_steps)
         policies.begin(self._membership)
 
     @property
@@ -199,7 +202,9 @@ class DistributedOptimizer(Optimizer):
         self.drain()
         if self._mode is not None:
             return self._step_by_itself(self._mode)
-        if not (self._agreed or self._agree_on_use()):
+        # Whoever waited for all gradients, to look at them or to clip them, has no update left for the next step.
+        synchronized = self._agreed
+        if not (synchronized or self._agree_on_use()):
             raise PacelineError(
                 "step() without a backward pass since the last one: was it called twice?"
             )
@@ -220,6 +225,9 @@ class DistributedOptimizer(Optimizer):
             self._wait_for_all()
             # As the class has it, with the hooks around it.
             self._update(due, lambda: type(self._inner).step(self._inner))
+        elif self._whole_steps:
+            self._wait_for_all()
+            self._update(due)
         else:
             self._update(self._done())
         # Everything of this step is posted; what comes now belongs to the next.
@@ -227,7 +235,7 @@ class DistributedOptimizer(Optimizer):
             adaptation.after_step()
         self._membership.advance()
         self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
-        tracing.step_over(crosses_step=not hooked)
+        tracing.step_over(crosses_step=not (hooked or synchronized or self._whole_steps))
 
     def _step_by_itself(self, mode: modes.Mode) -> None:
         """A step of this worker's own copy."""

@@ -137,6 +137,15 @@ fn operation(mut members: Vec<Member<'_>>, workers: usize) -> Operation {
     operation
 }
 
+/// Whether all gradients were on their way when a wait began, and all were there when it ended, the last of them meanwhile: then
+/// something else may have been over even later, and the wait was not for that.
+fn is_for_all_groups(record: &Record<'_, '_>, wait: &Span) -> bool {
+    let operations = record.operations.iter().zip(&record.of_groups);
+    let groups = || operations.clone().filter(|(_, of_group)| **of_group).map(|(seen, _)| seen);
+    groups().all(|seen| seen.post <= wait.begin && seen.over <= wait.end())
+        && groups().any(|seen| seen.over > wait.begin)
+}
+
 /// For the end of each wait, the aside that it was for, if it was for one: not where a group's operation was over last. Of several
 /// that were over and not waited for yet, the one posted first: programs wait in that order.
 fn owners<'t>(record: &Record<'_, 't>) -> HashMap<Stamp, &'t Collective> {
@@ -146,7 +155,9 @@ fn owners<'t>(record: &Record<'_, 't>) -> HashMap<Stamp, &'t Collective> {
     for wait in &record.waits {
         let over = |(seen, _): &&(&Seen<'_>, bool)| seen.over <= wait.end();
         let last = left.iter().filter(over).max_by_key(|(seen, _)| seen.over);
-        if record.waits_for_groups && last.is_none_or(|(_, of_group)| *of_group) {
+        let for_groups =
+            last.is_none_or(|(_, of_group)| *of_group) || is_for_all_groups(record, wait);
+        if record.waits_for_groups && for_groups {
             continue;
         }
         let first = left.iter().position(|one| over(&one) && !one.1);

@@ -118,6 +118,7 @@ impl<'l> Chain<'l> {
                 line.add(&layer.name, Phase::Other, role, gap, 0);
             }
         }
+        self.marks(line, worker, step, Slot::wait(layers), &self.wait, Phase::Other);
         if !crosses {
             line.add(&self.wait, Phase::Other, Role::Work, before_wait, 0);
             for group in 0..self.groups as u32 {

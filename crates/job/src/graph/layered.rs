@@ -79,8 +79,8 @@ pub struct LayeredWorker {
     pub marks: Vec<Vec<Mark>>,
 }
 
-/// A place in the chain of a step: before the forward or the backward pass of a layer, before all parameters are updated, or
-/// before the end. In the order of the step.
+/// A place in the chain of a step: before the forward or the backward pass of a layer, before the wait for all gradients, before
+/// all parameters are updated, or before the end. In the order of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(u32);
 
@@ -95,14 +95,19 @@ impl Slot {
         Slot((2 * layers - 1 - layer) as u32)
     }
 
-    /// Behind the passes of so many layers, and before the update of their parameters.
-    pub const fn update(layers: usize) -> Slot {
+    /// Behind the passes of so many layers, and before the wait for all gradients, where there is one.
+    pub const fn wait(layers: usize) -> Slot {
         Slot(2 * layers as u32)
+    }
+
+    /// Behind that, and before the update of parameters.
+    pub const fn update(layers: usize) -> Slot {
+        Slot(2 * layers as u32 + 1)
     }
 
     /// Before the end of the step.
     pub const fn end(layers: usize) -> Slot {
-        Slot(2 * layers as u32 + 1)
+        Slot(2 * layers as u32 + 2)
     }
 }
 

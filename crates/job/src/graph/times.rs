@@ -127,6 +127,7 @@ impl StepTimes {
             self.layers[place].wait_gap += passed + span.begin.since(self.cursor);
         } else if over.is_some() {
             self.before_wait += span.begin.since(self.cursor);
+            self.place_marks(Slot::wait(self.layers.len()));
         }
         self.cursor = self.cursor.max(resumed(span, over));
     }
