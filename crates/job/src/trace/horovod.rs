@@ -28,6 +28,9 @@ const TRAINING: LaneId = LaneId(0);
 /// Where operations are.
 const OPERATIONS: LaneId = LaneId(1);
 
+/// What the negotiation of an operation is called begins with this. It is never inside anything else.
+const NEGOTIATES: &str = "NEGOTIATE_";
+
 /// Whether this is the beginning of a timeline.
 pub(super) fn recognises(text: &str) -> bool {
     text.contains("\"NEGOTIATE_") || text.contains("\"CYCLE_START\"")
@@ -41,7 +44,19 @@ struct Tensor {
     /// When this worker was ready for the operation that comes next.
     ready: Option<Stamp>,
     uses: u64,
-    last: Option<Stamp>,
+}
+
+impl Tensor {
+    /// What is open does not end any more. A use of the tensor is a use, also without its end.
+    fn give_up(&mut self, lost: &mut Lost, problems: &mut Problems) {
+        problems
+            .add_times("something began and did not end; it is left out", self.open.len() as u64);
+        if let Some((name, _)) = self.open.first() {
+            self.uses += u64::from(!name.starts_with(NEGOTIATES));
+            self.ready = None;
+        }
+        lost.at.extend(self.open.drain(..).map(|(_, begin)| begin));
+    }
 }
 
 /// Read a file to its end.
@@ -50,16 +65,19 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
     let mut tensors: BTreeMap<Id, Tensor> = BTreeMap::new();
     let mut spans: Vec<Span> = Vec::new();
     let mut world = None;
-    for event in reader.by_ref() {
+    let mut lost = Lost::default();
+    for event in in_order(reader.by_ref().collect(), &mut problems) {
         // While an operation is negotiated, every rank that is ready leaves a tick.
         let rank = event.name.parse::<u32>().ok().filter(|_| matches!(event.ph, 'X' | 'i'));
         world = world.max(rank.filter(|rank| *rank < MOST_RANKS).map(|rank| rank + 1));
-        take(event, &mut tensors, &mut spans, &mut problems);
+        take(event, &mut tensors, &mut spans, &mut lost, &mut problems);
     }
     let whole = reader.is_whole();
     let (header, mut all_problems) = reader.finish();
-    let open: usize = tensors.values().map(|tensor| tensor.open.len()).sum();
-    problems.add_times("something began and did not end; it is left out", open as u64);
+    for tensor in tensors.values_mut() {
+        tensor.give_up(&mut lost, &mut problems);
+    }
+    lost.of_file = !whole;
     let steps = steps(&spans);
     if !steps.is_empty() {
         problems.add("a timeline marks no steps; each use of the tensors is taken for one");
@@ -74,7 +92,7 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
         lanes: vec![lane("training", LaneKind::Thread), lane("horovod", LaneKind::Network)],
         steps,
         spans,
-        lost: Lost { of_file: !whole, ..Lost::default() },
+        lost,
         ..WorkerTrace::default()
     };
     assemble::order(&mut worker);
@@ -82,10 +100,91 @@ pub(super) fn import(mut reader: chrome::Reader, place: &str) -> Imported {
     Imported { worker, rank: header.rank(), problems: all_problems }
 }
 
+/// Each event once, and those of a tensor by time. Files whose events lie in order stay as they are: what happens at one time
+/// lies as it happened.
+fn in_order(events: Vec<Event>, problems: &mut Problems) -> Vec<Event> {
+    let mut by_tensor: BTreeMap<Id, Vec<Event>> = BTreeMap::new();
+    for event in events {
+        by_tensor.entry(event.pid.clone()).or_default().push(event);
+    }
+    let mut ordered = Vec::new();
+    for (_, events) in by_tensor {
+        let (names, mut events): (Vec<_>, Vec<_>) =
+            events.into_iter().partition(|event| event.ph == 'M');
+        let backwards = events.windows(2).filter(|pair| pair[1].ts < pair[0].ts).count();
+        if backwards > 0 {
+            problems.add_times(
+                "an event of a tensor is earlier than the one before it; events are sorted",
+                backwards as u64,
+            );
+            events.sort_by_key(|event| event.ts);
+            untie(&mut events);
+        }
+        let times = copies(&events);
+        let before = events.len();
+        keep_each_once(&mut events, times);
+        problems
+            .add_times("an event is there twice; one is left out", (before - events.len()) as u64);
+        ordered.extend(names.into_iter().chain(events));
+    }
+    ordered
+}
+
+/// Among events of one time of which nobody knows the order, what is open ends first, and what is inside ends before what is
+/// around it: that alone says what it carried.
+fn untie(events: &mut [Event]) {
+    let mut depth = 0_usize;
+    for same in events.chunk_by_mut(|one, other| one.ts == other.ts) {
+        let ends = same.iter().filter(|event| event.ph == 'E').count();
+        let mut left = depth.min(ends);
+        same.sort_by_key(|event| match event.ph {
+            'E' => (1, !event.args.is_empty(), 0),
+            'B' => {
+                (2, false, if event.name.starts_with(NEGOTIATES) { 0 } else { event.name.len() })
+            }
+            _ => (0, false, 0),
+        });
+        // Whatever more ends there has begun there.
+        let ticks = same.iter().take_while(|event| !matches!(event.ph, 'B' | 'E')).count();
+        left = left.min(same.len() - ticks);
+        same[ticks + left..].sort_by_key(|event| event.ph == 'E');
+        let begins = same.iter().filter(|event| event.ph == 'B').count();
+        depth = (depth + begins).saturating_sub(ends);
+    }
+}
+
+/// How many times everything that begins is there: once, unless the file has everything several times.
+fn copies(events: &[Event]) -> usize {
+    let begins: Vec<&Event> = events.iter().filter(|event| event.ph == 'B').collect();
+    let runs = begins.chunk_by(|one, other| one == other).map(<[_]>::len);
+    runs.min().unwrap_or(1)
+}
+
+/// Leave out what is there several times at one time. An end says little, and several things may end together: of ends that say
+/// nothing there are as many as of what begins.
+fn keep_each_once(events: &mut Vec<Event>, times: usize) {
+    let mut kept: Vec<Event> = Vec::with_capacity(events.len());
+    let mut from = 0;
+    let mut copies = 0;
+    for event in events.drain(..) {
+        if kept.last().is_none_or(|last| last.ts != event.ts) {
+            (from, copies) = (kept.len(), 0);
+        }
+        let there = kept[from..].contains(&event);
+        let plain = event.ph == 'E' && event.args.is_empty();
+        copies += usize::from(plain);
+        if !there || (plain && (times == 1 || copies % times == 1)) {
+            kept.push(event);
+        }
+    }
+    *events = kept;
+}
+
 fn take(
     event: Event,
     tensors: &mut BTreeMap<Id, Tensor>,
     spans: &mut Vec<Span>,
+    lost: &mut Lost,
     problems: &mut Problems,
 ) {
     let tensor = tensors.entry(event.pid.clone()).or_default();
@@ -95,28 +194,32 @@ fn take(
         }
         return;
     }
-    if matches!(event.ph, 'B' | 'E') {
-        if tensor.last.is_some_and(|last| event.ts < last) {
-            problems.add("an event of a tensor is earlier than the one before it");
-        }
-        tensor.last = Some(event.ts);
+    if event.ph == 'B' && event.name.starts_with(NEGOTIATES) {
+        tensor.give_up(lost, problems);
     }
     match event.ph {
         'B' if tensor.open.len() < DEEPEST => tensor.open.push((event.name, event.ts)),
         'B' => problems.add("events of a tensor begin inside each other without end"),
-        'E' => end(&event, tensor, spans, problems),
+        'E' => end(&event, tensor, spans, lost, problems),
         // A tick: the first is of whoever was ready first, and rank 0 writes the file.
         'X' | 'i' if event.name == "0" => tensor.ready = Some(event.ts),
         _ => {}
     }
 }
 
-fn end(event: &Event, tensor: &mut Tensor, spans: &mut Vec<Span>, problems: &mut Problems) {
+fn end(
+    event: &Event,
+    tensor: &mut Tensor,
+    spans: &mut Vec<Span>,
+    lost: &mut Lost,
+    problems: &mut Problems,
+) {
     let Some((name, begin)) = tensor.open.pop() else {
         problems.add("something ended that had not begun; it is left out");
+        lost.at.push(event.ts);
         return;
     };
-    if name.starts_with("NEGOTIATE_") {
+    if name.starts_with(NEGOTIATES) {
         tensor.ready = tensor.ready.or(Some(begin));
         return;
     }
@@ -299,6 +402,77 @@ mod tests {
         let second = worker.spans.iter().find(|span| &*span.name == "grad/2");
         let cause = second.map(|span| &*worker.spans[span.after[0].0 as usize].name);
         assert_eq!(cause, Some("gradient of grad/2"));
+    }
+
+    /// The lines of a timeline of three whole steps, names of tensors first.
+    fn lines() -> Vec<String> {
+        let mut text = timeline();
+        for (pid, begin) in [(1, 2010), (2, 2020)] {
+            for (at, args) in [(90, "null"), (100, r#"{"dtype": "float32", "shape": "[256, 10]"}"#)]
+            {
+                let ts = begin + at;
+                text += &format!(
+                    r#"{{"ph": "E", "name": "", "ts": {ts}, "pid": {pid}, "args": {args}}},"#
+                );
+                text += "\n";
+            }
+        }
+        text.lines().skip(1).map(|line| line.trim_end_matches(',').to_string()).collect()
+    }
+
+    fn of_lines(lines: &[String]) -> Imported {
+        import(&format!("[{}]", lines.join(",")))
+    }
+
+    #[test]
+    fn the_order_of_events_in_a_file_and_copies_of_them_change_nothing_but_the_report() {
+        let lines = lines();
+        let expected = of_lines(&lines).worker;
+        assert_eq!((expected.steps.len(), &expected.lost), (2, &Lost::default()));
+        let reversed: Vec<String> = lines.iter().rev().cloned().collect();
+        let half = lines.len() / 2;
+        let mixed: Vec<String> =
+            (0..lines.len()).map(|at| lines[(at * 17 + half) % lines.len()].clone()).collect();
+        assert_eq!(mixed.iter().collect::<std::collections::HashSet<_>>().len(), lines.len());
+        let doubled: Vec<String> =
+            lines.iter().flat_map(|line| [line.clone(), line.clone()]).collect();
+        let appended: Vec<String> = [lines.clone(), lines.clone()].concat();
+        for (other, said) in [
+            (reversed, "are sorted"),
+            (mixed, "are sorted"),
+            (doubled, "there twice"),
+            (appended, "there twice"),
+        ] {
+            let imported = of_lines(&other);
+            assert_eq!(imported.worker, expected, "{said}: {:?}", imported.problems);
+            let texts = imported.problems.iter().map(|problem| problem.text.clone());
+            assert!(
+                texts.clone().any(|text| text.contains(said)),
+                "{:?}",
+                texts.collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[test]
+    fn an_operation_without_its_end_is_lost_and_those_after_it_keep_their_numbers() {
+        let mut lines = lines();
+        // The end of the first tensor's second use.
+        let place = lines.iter().position(|line| line.contains("\"ts\": 1110")).unwrap();
+        lines.remove(place);
+        let Imported { worker, problems, .. } = of_lines(&lines);
+        assert!(
+            problems.iter().any(|problem| problem.text.contains("did not end")),
+            "{problems:?}"
+        );
+        assert_eq!(worker.lost.at, [Stamp(1_017_000)]);
+        let uses = worker.spans.iter().filter(|span| &*span.name == "grad/1");
+        let uses = uses.map(|span| match &span.kind {
+            Kind::Collective(collective) => collective.sequence,
+            _ => None,
+        });
+        assert_eq!(uses.collect::<Vec<_>>(), [Some(0), Some(2)]);
+        assert!(worker.steps.iter().any(|step| worker.lost.concerns(step)));
     }
 
     #[test]
