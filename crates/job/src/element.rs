@@ -111,12 +111,26 @@ pub enum ReduceOp {
     Max = 3,
     /// a × b (integers wrap).
     Product = 4,
+    /// An average over those whom the strategy says: all members, or under one that averages a group that changes from
+    /// step to step. For parameters of workers that may differ.
+    Mix = 5,
 }
 
 impl ReduceOp {
     /// Every operation, in wire order.
-    pub const ALL: [ReduceOp; 5] =
-        [ReduceOp::Sum, ReduceOp::Average, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+    pub const ALL: [ReduceOp; 6] = [
+        ReduceOp::Sum,
+        ReduceOp::Average,
+        ReduceOp::Min,
+        ReduceOp::Max,
+        ReduceOp::Product,
+        ReduceOp::Mix,
+    ];
+
+    /// Whether the sum is divided by the number of contributions.
+    pub const fn divides(self) -> bool {
+        matches!(self, ReduceOp::Average | ReduceOp::Mix)
+    }
 
     /// The operation with this wire code, if there is one.
     pub fn from_wire(code: u8) -> Option<ReduceOp> {
@@ -131,6 +145,7 @@ impl ReduceOp {
             ReduceOp::Min => "min",
             ReduceOp::Max => "max",
             ReduceOp::Product => "product",
+            ReduceOp::Mix => "mix",
         }
     }
 }
@@ -171,6 +186,6 @@ mod tests {
             assert_eq!(op.name().parse(), Ok(op));
         }
         assert_eq!(Dtype::from_wire(9), None);
-        assert_eq!(ReduceOp::from_wire(5), None);
+        assert_eq!(ReduceOp::from_wire(6), None);
     }
 }

@@ -23,18 +23,18 @@ pub(crate) fn combine(op: ReduceOp, dtype: Dtype, a: &[u8], b: &[u8], divisor: u
         Dtype::I64 | Dtype::I32 | Dtype::I8 | Dtype::U8 => {
             let (a, b) = (integer(dtype, a), integer(dtype, b));
             let result = match op {
-                ReduceOp::Sum | ReduceOp::Average => a + b,
+                ReduceOp::Sum | ReduceOp::Average | ReduceOp::Mix => a + b,
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
                 ReduceOp::Product => a * b,
             };
             let wrapped = integer(dtype, &result.to_le_bytes()[..dtype.size()]);
-            let divisor = if op == ReduceOp::Average { i128::from(divisor.max(1)) } else { 1 };
+            let divisor = if op.divides() { i128::from(divisor.max(1)) } else { 1 };
             (wrapped / divisor).to_le_bytes()[..dtype.size()].to_vec()
         }
         Dtype::Bool => {
             let (a, b) = (a[0] != 0, b[0] != 0);
-            let any = matches!(op, ReduceOp::Sum | ReduceOp::Average | ReduceOp::Max);
+            let any = matches!(op, ReduceOp::Sum | ReduceOp::Max) || op.divides();
             vec![u8::from(if any { a || b } else { a && b })]
         }
     }
@@ -42,7 +42,7 @@ pub(crate) fn combine(op: ReduceOp, dtype: Dtype, a: &[u8], b: &[u8], divisor: u
 
 /// One element of what a lone contribution becomes.
 pub(crate) fn finish(op: ReduceOp, dtype: Dtype, element: &[u8], divisor: u32) -> Vec<u8> {
-    if op != ReduceOp::Average || divisor <= 1 || dtype == Dtype::Bool {
+    if !op.divides() || divisor <= 1 || dtype == Dtype::Bool {
         return element.to_vec();
     }
     match dtype {
@@ -138,7 +138,7 @@ macro_rules! float_oracle {
     ($float:ident, $combine:ident, $mean:ident) => {
         fn $combine(op: ReduceOp, a: $float, b: $float) -> $float {
             let result = match op {
-                ReduceOp::Sum | ReduceOp::Average => a + b,
+                ReduceOp::Sum | ReduceOp::Average | ReduceOp::Mix => a + b,
                 ReduceOp::Product => a * b,
                 ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => $float::NAN,
                 ReduceOp::Min => std::cmp::min_by(a, b, $float::total_cmp),
@@ -148,7 +148,7 @@ macro_rules! float_oracle {
         }
 
         fn $mean(op: ReduceOp, value: $float, divisor: u32) -> $float {
-            if op != ReduceOp::Average || divisor <= 1 {
+            if !op.divides() || divisor <= 1 {
                 value
             } else if value.is_nan() {
                 $float::NAN

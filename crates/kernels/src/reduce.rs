@@ -125,7 +125,7 @@ pub(crate) unsafe fn finish_at(
     divisor: u32,
 ) {
     // The average of truths is their "or", which for a lone one is itself.
-    if op != ReduceOp::Average || divisor <= 1 || dtype == Dtype::Bool {
+    if !op.divides() || divisor <= 1 || dtype == Dtype::Bool {
         // SAFETY: the caller's promises are passed on, in bytes.
         unsafe { copy(dst, src, elements * dtype.size()) };
     } else {
@@ -145,9 +145,9 @@ unsafe fn combine_format<F: Format<WIDTH>, const WIDTH: usize>(
     // SAFETY: the caller's promises are passed on.
     unsafe {
         match op {
-            ReduceOp::Average if divisor > 1 => level
+            ReduceOp::Average | ReduceOp::Mix if divisor > 1 => level
                 .run::<WIDTH>(&Combine::<F, _>::new(operands, Mean { divisor }), operands.elements),
-            ReduceOp::Sum | ReduceOp::Average => {
+            ReduceOp::Sum | ReduceOp::Average | ReduceOp::Mix => {
                 level.run(&Combine::<F, _>::new(operands, Sum), operands.elements)
             }
             ReduceOp::Min => level.run(&Combine::<F, _>::new(operands, Minimum), operands.elements),

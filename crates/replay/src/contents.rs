@@ -355,7 +355,7 @@ fn combine(first: &[u8], other: Option<&[u8]>, recipe: Recipe) -> Result<Vec<u8>
                     Some(other) => {
                         let b = number(&other[at * SIZE..(at + 1) * SIZE]);
                         match recipe.reduce {
-                            ReduceOp::Sum | ReduceOp::Average => $add(a, b),
+                            ReduceOp::Sum | ReduceOp::Average | ReduceOp::Mix => $add(a, b),
                             ReduceOp::Product => $multiply(a, b),
                             ReduceOp::Min => {
                                 if b < a {

@@ -82,7 +82,7 @@ fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
                 name: "weights".into(),
                 collective: Collective::AllReduce { len: bytes / 4 },
                 dtype: Dtype::F32,
-                reduce: ReduceOp::Average,
+                reduce: ReduceOp::Mix,
                 priority: 0,
                 group: None,
                 in_place: true,

@@ -56,7 +56,7 @@ fn step(cluster: &mut Cluster<Contents>, held: &mut [Vec<f32>], op: OpId) {
             name: "weights".into(),
             collective: Collective::AllReduce { len: own.len() as u64 },
             dtype: Dtype::F32,
-            reduce: ReduceOp::Average,
+            reduce: ReduceOp::Mix,
             priority: 0,
             group: None,
             in_place: true,

@@ -23,4 +23,4 @@ pub mod slab;
 pub mod strategy;
 pub mod survey;
 
-pub use resolver::check_strategy;
+pub use resolver::{check_strategy, mixes};

@@ -5,7 +5,7 @@ use crate::{
     cost::Roads,
     groups::Terrain,
     program::{Semantics, Site, Strategy},
-    strategy::{AutoTable, CostModel, ParameterServer, UnknownStrategy, find, find_on},
+    strategy::{AutoTable, CostModel, ParameterServer, UnknownStrategy, by_name, find, find_on},
 };
 use paceline_job::{ReduceOp, StrategyChoice, View};
 use rustc_hash::FxHashMap;
@@ -17,6 +17,11 @@ pub fn check_strategy(choice: &StrategyChoice) -> Result<(), UnknownStrategy> {
         StrategyChoice::AUTO => Ok(()),
         name => find(name).map(|_| ()),
     }
+}
+
+/// Whether a strategy averages in groups what is to be mixed ([`ReduceOp::Mix`]), so that members come to differ.
+pub fn mixes(choice: &StrategyChoice) -> bool {
+    by_name(&choice.0).is_some_and(|strategy| strategy.semantics() == Semantics::Averaging)
 }
 
 /// A view's choice for all its groups.
@@ -63,7 +68,7 @@ struct Fixed {
     /// In groups. Members who only serve, serve the whole view: in a group everybody's contribution
     /// counts.
     groups: Arc<dyn Strategy>,
-    /// Whether it averages. What is not an average must be exact, and is done as `auto` would.
+    /// Whether it averages in groups. What is not to be mixed must be exact, and is done as `auto` would.
     averages: bool,
 }
 
@@ -104,7 +109,7 @@ impl Resolver {
         group: bool,
         reduce: ReduceOp,
     ) -> Arc<dyn Strategy> {
-        let exact = reduce != ReduceOp::Average;
+        let exact = reduce != ReduceOp::Mix;
         if let Some(fixed) = self.fixed.as_ref().filter(|fixed| !(fixed.averages && exact)) {
             return if group { fixed.groups.clone() } else { fixed.everybody.clone() };
         }

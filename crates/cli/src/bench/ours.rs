@@ -149,10 +149,7 @@ pub fn join(variant: Variant) -> Result<Box<dyn Subject>> {
 
 /// What is measured of a strategy: a sum, or an average where it makes averages only.
 pub fn reduction(choice: &StrategyChoice) -> ReduceOp {
-    match strategy::by_name(&choice.0).map(|strategy| strategy.semantics()) {
-        Some(Semantics::Averaging) => ReduceOp::Average,
-        Some(Semantics::Reduce) | None => ReduceOp::Sum,
-    }
+    if paceline_sync::mixes(choice) { ReduceOp::Mix } else { ReduceOp::Sum }
 }
 
 /// A worker with the tensors that are being measured.

@@ -2,7 +2,7 @@
 //! made for peers. This is where names become pointers, and where bytes are combined.
 
 use super::segment::{Heap, Segment};
-use paceline_job::{Rank, ReduceOp};
+use paceline_job::Rank;
 use paceline_kernels as kernels;
 use paceline_sync::event::{BufId, Loc, OpId, Recipe};
 use std::{
@@ -233,7 +233,7 @@ pub(crate) unsafe fn combine(
     unsafe {
         match with {
             Some(with) => kernels::combine(reduce, dtype, into, source, with, elements, divisor),
-            None if reduce == ReduceOp::Average && divisor > 1 => {
+            None if reduce.divides() && divisor > 1 => {
                 kernels::finish(reduce, dtype, into, source, elements, divisor)
             }
             None if into.cast_const() != source => {

@@ -173,7 +173,7 @@ fn play(
                 name: "weights".into(),
                 collective: Collective::AllReduce { len: options.bytes / 4 },
                 dtype: Dtype::F32,
-                reduce: ReduceOp::Average,
+                reduce: ReduceOp::Mix,
                 priority: 0,
                 group: None,
                 in_place: true,

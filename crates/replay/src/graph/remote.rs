@@ -325,7 +325,8 @@ pub(super) fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, R
         name: operation.name.clone(),
         collective,
         dtype: operation.dtype,
-        reduce: ReduceOp::Sum,
+        // Whoever asks for a strategy that averages in groups asks what it would do with the job's tensors.
+        reduce: if operation.dtype.is_float() { ReduceOp::Mix } else { ReduceOp::Sum },
         priority: operation.priority,
         group: (!members.is_empty()).then(|| members.as_slice().into()),
         in_place: matches!(operation.kind, OperationKind::AllReduce | OperationKind::Broadcast),

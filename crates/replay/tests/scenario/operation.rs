@@ -38,7 +38,7 @@ impl Operation {
         if tensor.written.contains(&false) {
             return Err(format!("member {member} of {self:?} has output that nobody wrote"));
         }
-        let is_gossip = strategy == "gossip" && self.reduce == ReduceOp::Average;
+        let is_gossip = strategy == "gossip" && self.reduce == ReduceOp::Mix;
         if is_gossip && matches!(self.collectives[member], Collective::AllReduce { .. }) {
             let mut pairs = (0..self.members.len())
                 .map(|other| if other == member { vec![member] } else { vec![member, other] });
@@ -105,7 +105,7 @@ impl Operation {
                     for (sum, value) in sums.iter_mut().zip(numbers!($type, &self.inputs[*member]))
                     {
                         *sum = match self.reduce {
-                            ReduceOp::Sum | ReduceOp::Average => $add(*sum, value),
+                            ReduceOp::Sum | ReduceOp::Average | ReduceOp::Mix => $add(*sum, value),
                             ReduceOp::Product => $multiply(*sum, value),
                             ReduceOp::Min => {
                                 if value < *sum {
@@ -124,7 +124,7 @@ impl Operation {
                         };
                     }
                 }
-                if self.reduce == ReduceOp::Average {
+                if self.reduce.divides() {
                     sums.iter_mut().for_each(|sum| *sum /= members.len() as $type);
                 }
                 sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()

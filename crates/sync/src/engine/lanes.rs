@@ -10,7 +10,7 @@ use crate::{
     program::{Dest, Instr, Member, Program, Slot, Source},
     slab::Key,
 };
-use paceline_job::{ReduceOp, Time};
+use paceline_job::Time;
 
 /// A receive or local instruction, resolved to memory.
 pub(super) struct Step {
@@ -191,7 +191,7 @@ impl Engine {
                 (Loc::Buf(buf, 0), Some(buf))
             }
         };
-        let finished = produced.is_none() && made_here && reduce == ReduceOp::Average;
+        let finished = produced.is_none() && made_here && reduce.divides();
         let recipe = Recipe { dtype, reduce, divisor: if finished { divisor } else { 1 } };
         Step { with: with_loc, into, recipe, produced }
     }

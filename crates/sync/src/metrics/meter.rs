@@ -31,7 +31,7 @@ pub struct Meter {
 impl Meter {
     fn counts(post: &Post) -> bool {
         matches!(post.collective, Collective::AllReduce { .. })
-            && matches!(post.reduce, ReduceOp::Sum | ReduceOp::Average)
+            && (post.reduce == ReduceOp::Sum || post.reduce.divides())
             && post.dtype.is_float()
             && post.group.is_none()
     }
