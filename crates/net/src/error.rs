@@ -88,10 +88,10 @@ pub enum NetError {
         /// What was asked for.
         size: usize,
     },
-    /// Choose a strategy that sums, such as `ring` or `auto`.
+    /// Choose a strategy in which all take part, such as `ring` or `auto`.
     #[error(
-        "`{strategy}` does not leave the sum of all workers on each, so workers cannot come and go; choose `auto`, \
-         `ring` or another that sums"
+        "in `{strategy}` some workers only serve, so workers cannot come and go; choose `auto`, `ring` or \
+         another in which all take part"
     )]
     StrategyNotElastic {
         /// Its name.

@@ -284,11 +284,11 @@ fn the_coordinator_says_how_the_job_stands() {
 }
 
 #[test]
-fn an_elastic_job_refuses_strategies_that_do_not_sum() {
+fn an_elastic_job_refuses_strategies_that_do_not_count_all_workers() {
     let mut config =
         CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), 2, Secret::random().unwrap());
     config.elastic = Some(Limits::default());
-    config.settings.strategy = paceline_job::StrategyChoice("gossip".to_string());
+    config.settings.strategy = paceline_job::StrategyChoice("parameter_server:1:apart".to_string());
     let error = Coordinator::start(config).unwrap_err();
     assert!(matches!(error, NetError::StrategyNotElastic { .. }), "{error}");
 }

@@ -100,7 +100,7 @@ impl Run {
             last: BTreeMap::new(),
             cut: Vec::new(),
             first_steps: BTreeMap::new(),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(conditions.mixes),
             conditions,
         }
     }

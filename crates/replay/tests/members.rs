@@ -44,6 +44,26 @@ fn whatever_happens_workers_agree_and_those_who_are_left_finish() {
 }
 
 #[test]
+fn what_is_mixed_in_groups_is_mixed_again_among_those_who_lack_it() {
+    let sum = play_all(1000, |conditions| {
+        let seed = conditions.compute ^ conditions.delay << 20;
+        *conditions = conditions.clone().mixing(&mut Random::new(seed));
+    });
+    if std::env::var_os("PACELINE_SEED").is_some() {
+        return;
+    }
+    for (what, count, least) in [
+        ("workers that finished", sum.finished, 1000),
+        ("workers that joined", sum.joined, 100),
+        ("recoveries", sum.recoveries, 600),
+        ("tensors of several contributors", sum.mixed, 500),
+        ("planned changes", sum.planned, 100),
+    ] {
+        assert!(count >= least, "too few {what}: {sum}");
+    }
+}
+
+#[test]
 fn where_nothing_goes_wrong_everybody_finishes_and_nothing_is_recovered() {
     let sum = play_all(200, |conditions| {
         (conditions.crashes, conditions.cuts, conditions.restarts) = (0, 0, 0);

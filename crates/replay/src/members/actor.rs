@@ -438,6 +438,10 @@ impl Actor {
             ));
         }
         self.applied[tensor] = step + 1;
+        // What is mixed differs; what workers have alike is which steps are in it.
+        if self.conditions.mixes {
+            return Ok(());
+        }
         for (parameter, value) in self.parameters[tensor].iter_mut().zip(values) {
             *parameter = parameter.wrapping_mul(31).wrapping_add(*value);
         }
@@ -471,7 +475,10 @@ impl Actor {
             name: name.into(),
             collective,
             dtype: Dtype::I64,
-            reduce: ReduceOp::Sum,
+            reduce: match of {
+                Use::Tensor(..) if self.conditions.mixes => ReduceOp::Mix,
+                Use::Tensor(..) | Use::State => ReduceOp::Sum,
+            },
             priority: i64::from(ticket.0 as u32 % 3),
             group: None,
             in_place: true,

@@ -14,6 +14,8 @@ pub struct Conditions {
     pub tensors: Vec<usize>,
     /// Whether a tensor of the step before is awaited only where its successor is posted.
     pub crosses_steps: bool,
+    /// Whether tensors are mixed instead of summed, so that workers come to differ.
+    pub mixes: bool,
     /// In force at the beginning.
     pub settings: Settings,
     /// The longest that a tensor takes to compute, in nanoseconds, on a worker that is not slow.
@@ -57,7 +59,8 @@ impl Conditions {
             steps: 3 + random.below(8),
             tensors: (0..1 + random.below(4)).map(|_| 1 + random.below(60) as usize).collect(),
             crosses_steps: random.below(2) == 0,
-            settings: settings(random),
+            mixes: false,
+            settings: settings(random, &SUMMING),
             compute: 1 + random.below(3000),
             delay: 1 + random.below(1000),
             crashes: few(random, 3) as u32,
@@ -67,6 +70,11 @@ impl Conditions {
             restarts: few(random, 2) as u32,
             changes: few(random, 2) as u32,
         }
+    }
+
+    /// The same with tensors that are mixed, and strategies that average in groups.
+    pub fn mixing(self, random: &mut Random) -> Conditions {
+        Conditions { mixes: true, settings: settings(random, &MIXING), ..self }
     }
 
     /// What happens, and when.
@@ -88,15 +96,18 @@ impl Conditions {
             _ => Trouble::CutOff(random.bits()),
         });
         several(random, self.restarts, &|_| Trouble::CoordinatorDies);
-        several(random, self.changes, &|random| Trouble::Settings(settings(random)));
+        let strategies: &[&str] = if self.mixes { &MIXING } else { &SUMMING };
+        several(random, self.changes, &|random| Trouble::Settings(settings(random, strategies)));
         troubles
     }
 }
 
-fn settings(random: &mut Random) -> Settings {
-    let strategies = ["auto", "ring", "double_tree", "recursive_doubling", "one_shot"];
+const SUMMING: [&str; 5] = ["auto", "ring", "double_tree", "recursive_doubling", "one_shot"];
+const MIXING: [&str; 4] = ["shuffle", "shuffle:3", "gossip", "ring"];
+
+fn settings(random: &mut Random, strategies: &[&str]) -> Settings {
     Settings {
-        strategy: StrategyChoice((*random.choose(&strategies)).to_string()),
+        strategy: StrategyChoice((*random.choose(strategies)).to_string()),
         partition: ByteSize(64 + random.below(200)),
         credit: ByteSize(1 + random.below(1000)),
         ..Settings::default()

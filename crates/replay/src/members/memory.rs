@@ -1,6 +1,7 @@
 //! One worker's memory in runs of membership: tensors of the caller, copies that are kept of results, scratch, and which
 //! of it an engine's operation works on. It does what it is told, and notes what nobody may tell it.
 
+use super::ledger::contributors;
 use paceline_job::{Dtype, ReduceOp};
 use paceline_sync::{
     event::{BufId, Loc, OpId, Placement, Recipe},
@@ -183,6 +184,9 @@ impl Memory {
             Some(with) => combine(recipe, &source, &self.read(with, bytes)),
             None => source,
         };
+        if recipe.divisor > 1 && !divides_by_contributors(recipe, &result) {
+            self.violation(format!("{:?} is divided by {}", result, recipe.divisor));
+        }
         self.write(into, &result);
     }
 
@@ -192,8 +196,16 @@ impl Memory {
     }
 }
 
+/// Averages are left undivided here, so that they show who is in them: as many as they would be divided by.
+fn divides_by_contributors(recipe: Recipe, sums: &[u8]) -> bool {
+    let (words, _) = sums.as_chunks::<WORD>();
+    let right = |word: &[u8; WORD]| contributors(i64::from_le_bytes(*word)) == recipe.divisor;
+    recipe.reduce.divides() && words.iter().all(right)
+}
+
 fn combine(recipe: Recipe, left: &[u8], right: &[u8]) -> Vec<u8> {
-    assert_eq!((recipe.dtype, recipe.reduce), (Dtype::I64, ReduceOp::Sum), "the only ones here");
+    assert!(recipe.dtype == Dtype::I64, "the only one here");
+    assert!(recipe.reduce == ReduceOp::Sum || recipe.reduce.divides(), "the only ones here");
     let (left, _) = left.as_chunks::<WORD>();
     let (right, _) = right.as_chunks::<WORD>();
     let sums = left.iter().zip(right).map(|(left, right)| {

@@ -3,7 +3,6 @@
 
 use super::Objection;
 use crate::{
-    program::Semantics,
     resolver::check_strategy,
     strategy::{UnknownStrategy, by_name},
 };
@@ -76,7 +75,7 @@ impl Change {
                 match is_for_any_members(&settings.strategy) || view.membership.is_fixed() {
                     true => Ok(()),
                     false => unusable(format!(
-                        "workers come and go, and `{}` does not sum what all of them have",
+                        "workers come and go, and `{}` does not count what all of them have",
                         settings.strategy
                     )),
                 }
@@ -86,12 +85,10 @@ impl Change {
     }
 }
 
-/// Whether a strategy leaves the same sum on all members, whoever they are. An elastic job needs one that does.
+/// Whether a strategy counts what every member has, whoever they are. An elastic job needs one that does.
 pub fn is_for_any_members(choice: &StrategyChoice) -> bool {
     // `auto` has no name there: it chooses among those that do.
-    by_name(&choice.0).is_none_or(|strategy| {
-        strategy.semantics() == Semantics::Reduce && strategy.contributors(2) == 2
-    })
+    by_name(&choice.0).is_none_or(|strategy| strategy.contributors(2) == 2)
 }
 
 fn unusable(reason: impl Into<String>) -> Result<(), Objection> {

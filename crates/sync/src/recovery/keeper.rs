@@ -234,6 +234,9 @@ impl Keeper {
     fn take(&mut self, postponed: Postponed, out: &mut Vec<Order>) {
         let Postponed { ticket, post, step, known } = postponed;
         let (kind, len) = match (&post.group, &post.collective) {
+            (None, Collective::AllReduce { len }) if post.reduce == ReduceOp::Mix => {
+                (Kind::Mix, *len)
+            }
             (None, Collective::AllReduce { len }) => (Kind::Reduce, *len),
             (None, Collective::Barrier) => (Kind::Reduce, 1),
             (None, Collective::Broadcast { root, len })
@@ -521,7 +524,7 @@ impl Keeper {
             return self.tell_account_if_recovered(out);
         }
         let collective = match operation.kind {
-            Kind::Reduce => operation.post.collective.clone(),
+            Kind::Reduce | Kind::Mix => operation.post.collective.clone(),
             Kind::Broadcast(root) => match self.view.rank_of(root) {
                 Some(rank) => Collective::Broadcast { root: rank.0, len: operation.len },
                 None => return self.give_up(name, out),
@@ -540,6 +543,9 @@ impl Keeper {
         let complete = operation.phase == Phase::Complete;
         let pieces = match remedy {
             Remedy::Pieces(pieces) => pieces,
+            Remedy::Among(ranks) => {
+                vec![Piece { start: 0, end: operation.len, way: Way::Among(ranks) }]
+            }
             Remedy::Hopeless if complete => return,
             Remedy::Hopeless => return self.give_up(name, out),
         };
@@ -556,10 +562,21 @@ impl Keeper {
                             let root = self.view.rank_of(root).map_or(0, |rank| rank.0);
                             Collective::Broadcast { root, len }
                         }
-                        (other, Kind::Reduce) => other.clone(),
+                        (other, Kind::Reduce | Kind::Mix) => other.clone(),
                     };
                     let part = Part::Of(name, start..end, self.view.version);
                     (part, collective, None, Source::Caller(ticket, start))
+                }
+                Way::Among(ranks) if me.is_none_or(|me| !ranks.contains(&me)) => continue,
+                Way::Among(ranks) => {
+                    let part = Part::Of(name, start..end, self.view.version);
+                    let group: Arc<[Rank]> = ranks.into();
+                    (
+                        part,
+                        Collective::AllReduce { len },
+                        Some(group),
+                        Source::Caller(ticket, start),
+                    )
                 }
                 Way::HandOver(ranks, view) => {
                     let place = ranks.iter().position(|rank| Some(*rank) == me);
@@ -588,6 +605,11 @@ impl Keeper {
                 op,
                 name: format!("\u{1}{:016x}.{}.{start}", name.hash, name.uses).into(),
                 collective,
+                reduce: match operation.kind {
+                    // Over all whom the plan names.
+                    Kind::Mix => ReduceOp::Average,
+                    Kind::Reduce | Kind::Broadcast(_) => operation.post.reduce,
+                },
                 group,
                 in_place,
                 ..operation.post.clone()
@@ -604,16 +626,16 @@ impl Keeper {
         }
         (operation.phase, operation.recovering) = (Phase::Complete, false);
         let (ticket, kind, step) = (operation.ticket, operation.kind, operation.step);
-        if self.view.size() > 1 {
+        // What is mixed is not handed to others.
+        let retained = self.view.size() > 1 && kind != Kind::Mix;
+        if retained {
             out.push(Order::Retain(ticket));
         }
         out.push(Order::Done(ticket));
         if kind == Kind::Reduce {
             self.release_before(name, step, out);
         }
-        if self.view.size() == 1
-            && let Some(operation) = self.operations.remove(&name)
-        {
+        if !retained && let Some(operation) = self.operations.remove(&name) {
             self.pass(&operation);
         }
         self.start_if_due(Name { uses: name.uses + 1, ..name }, out);
@@ -636,7 +658,7 @@ impl Keeper {
 
     /// An operation is over everywhere.
     fn pass(&mut self, operation: &Operation) {
-        if operation.kind != Kind::Reduce {
+        if matches!(operation.kind, Kind::Broadcast(_)) {
             return;
         }
         let views = operation.held.spans().iter().map(|span| span.view);
@@ -657,7 +679,7 @@ impl Keeper {
         let Operation { post, kind, .. } = operation;
         let root = match kind {
             Kind::Broadcast(root) => self.known.rank_of(*root),
-            Kind::Reduce => None,
+            Kind::Reduce | Kind::Mix => None,
         };
         let reason = "and what it alone had of this is lost".to_string();
         let (name_of_it, peer) = (post.name.clone(), root.unwrap_or(Rank(0)));

@@ -10,6 +10,8 @@
 //! 2. The survivors tell each other what they hold ([`Report`]), by two all-gathers of the new engines.
 //! 3. From the reports each derives the same [plan](plan()): a range that somebody holds is handed to those who lack it,
 //!    the others are reduced again among the survivors. So each range is divided by the number of its contributors.
+//!    A range of what is [mixed](paceline_job::ReduceOp::Mix) differs between workers: whoever has it keeps it, and those
+//!    who lack it average it among themselves.
 //! 4. The reports also say how far each is, so all know the first step that nobody has begun: from there on programs go by
 //!    the new view ([`Keeper::known`]), all alike, and until then by the one before.
 //! 5. When a worker has what it lacked, it also knows what became of the samples of those who are gone ([`Account`]):

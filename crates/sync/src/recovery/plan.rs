@@ -1,5 +1,6 @@
 //! From the survivors' reports to what each does: a pure function, so that all derive the same without another word.
-//! Ranges that somebody holds are handed to those who lack them; ranges that nobody holds are reduced again among all.
+//! Ranges that somebody holds are handed to those who lack them; ranges that nobody holds are reduced again among all. What is
+//! mixed is nobody else's to hand over: who lacks a range averages it with all others who lack it.
 
 use super::{
     Name,
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Remedy {
     /// These pieces, which cover what anybody lacks.
     Pieces(Vec<Piece>),
+    /// These have not posted it, and mix it among themselves; the others are through with it.
+    Among(Vec<Rank>),
     /// It fails on all who have not finished it; nobody has.
     Hopeless,
 }
@@ -33,6 +36,8 @@ pub struct Piece {
 pub enum Way {
     /// All survivors do it again, with what they contributed.
     Again,
+    /// These average what they contributed.
+    Among(Vec<Rank>),
     /// The first hands it to the others. All workers of this view contributed to it.
     HandOver(Vec<Rank>, ViewVersion),
 }
@@ -58,12 +63,29 @@ impl Account {
     }
 }
 
+/// By how many uses of a name workers may be apart where they mix in groups, and some need not wait for others. It is a few
+/// steps at most; the bound is for reports that cannot be.
+const MOST_APART: usize = 64;
+
 /// The remedies for all operations that anybody lacks. `reports` are in rank order.
 pub fn plan(view: &View, reports: &[Report]) -> BTreeMap<Name, Remedy> {
-    let names: BTreeSet<Name> =
+    let mut names: BTreeSet<Name> =
         reports.iter().flat_map(|report| report.entries.keys().copied()).collect();
+    names.extend(passed_by_some(reports));
     let remedies = names.into_iter().filter_map(|name| Some((name, remedy(view, reports, name)?)));
     remedies.collect()
+}
+
+/// Uses that some have posted and others have not.
+fn passed_by_some(reports: &[Report]) -> impl Iterator<Item = Name> {
+    let hashes: BTreeSet<u64> =
+        reports.iter().flat_map(|report| report.uses.keys().copied()).collect();
+    hashes.into_iter().flat_map(|hash| {
+        let uses = |report: &Report| report.uses.get(&hash).copied().unwrap_or(0);
+        let (least, most) = (reports.iter().map(uses).min(), reports.iter().map(uses).max());
+        let apart = least.unwrap_or(0)..most.unwrap_or(0);
+        apart.take(MOST_APART).map(move |uses| Name { hash, uses })
+    })
 }
 
 /// What the reports say of those who are gone.
@@ -76,7 +98,7 @@ pub fn account(gone: &[WorkerId], reports: &[Report]) -> Account {
         for report in reports {
             let passed = report.passed.iter().filter(|(_, view)| in_it(view));
             let held = report.entries.values().filter(|entry| {
-                entry.kind == Kind::Reduce
+                !matches!(entry.kind, Kind::Broadcast(_))
                     && entry.held.spans().iter().any(|span| in_it(&span.view))
             });
             let steps = passed.map(|(step, _)| *step).chain(held.map(|entry| entry.step));
@@ -101,7 +123,12 @@ fn remedy(view: &View, reports: &[Report], name: Name) -> Option<Remedy> {
         Standing::Known(entry) => Some(*entry),
         _ => None,
     });
-    let first = entries.next()?;
+    let Some(first) = entries.next() else {
+        // Of what is reduced or handed over, whoever is through knows that all are.
+        let absent = |(_, it): &(Rank, &Standing)| matches!(it, Standing::Absent);
+        let lacking = (0..).map(Rank).zip(&standings).filter(absent);
+        return Some(Remedy::Among(lacking.map(|(rank, _)| rank).collect()));
+    };
     if entries.any(|entry| entry.len != first.len || entry.kind != first.kind) {
         return Some(Remedy::Hopeless);
     }
@@ -132,6 +159,7 @@ fn remedy(view: &View, reports: &[Report], name: Name) -> Option<Remedy> {
     let pieces = pieces.into_iter().enumerate().map(|(index, (start, end, origin))| {
         let Origin { holding, lacking, view } = origin;
         let way = match (view, holding.is_empty()) {
+            _ if first.kind == Kind::Mix => Way::Among(lacking),
             (Some(view), false) => {
                 // Those who have it take turns.
                 let holder = holding[index % holding.len()];
@@ -155,11 +183,11 @@ fn standing(report: &Report, name: Name) -> Standing<'_> {
 /// Whether all of those whom it takes are there: everybody's contribution, or the root.
 fn can_be_redone(view: &View, standings: &[Standing], entry: &Entry) -> bool {
     let nobody_is_through = !standings.iter().any(|it| matches!(it, Standing::Over));
-    let root = match entry.kind {
-        Kind::Reduce => true,
-        Kind::Broadcast(root) => view.rank_of(root).is_some(),
-    };
-    nobody_is_through && root
+    match entry.kind {
+        Kind::Reduce => nobody_is_through,
+        Kind::Mix => true,
+        Kind::Broadcast(root) => nobody_is_through && view.rank_of(root).is_some(),
+    }
 }
 
 /// Who has an element, and who lacks it.
@@ -251,6 +279,29 @@ mod tests {
     fn what_nobody_holds_is_done_again_as_a_whole_with_those_who_are_late() {
         let again = Piece { start: 0, end: 8, way: Way::Again };
         assert_eq!(pieces(&[known(&[], Kind::Reduce), absent()]), [again]);
+    }
+
+    #[test]
+    fn what_is_mixed_is_averaged_by_those_who_lack_it_and_kept_by_those_who_have_it() {
+        let mix = Kind::Mix;
+        let through = Report { uses: [(1, 1)].into(), ..absent() };
+        let reports = [known(&[(0, 2, 1)], mix), known(&[(1, 4, 1)], mix), through, absent()];
+        let among = |start, end, ranks: &[u32]| {
+            let ranks = ranks.iter().copied().map(Rank).collect();
+            Piece { start, end, way: Way::Among(ranks) }
+        };
+        let expected = [
+            among(0, 1, &[1, 3]),
+            among(1, 2, &[3]),
+            among(2, 4, &[0, 3]),
+            among(4, 8, &[0, 1, 3]),
+        ];
+        assert_eq!(pieces(&reports), expected);
+        let through = Report { uses: [(1, 1)].into(), ..absent() };
+        let among = Remedy::Among(vec![Rank(1), Rank(2)]);
+        assert_eq!(remedy(&[through, absent(), absent()]), Some(among));
+        let far = Report { uses: [(1, u32::MAX)].into(), ..absent() };
+        assert_eq!(plan(&View::local(2, Settings::default()), &[far, absent()]).len(), MOST_APART);
     }
 
     #[test]

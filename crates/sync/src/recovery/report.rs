@@ -17,6 +17,8 @@ pub const REPORT_BYTES: u64 = 64 << 20;
 pub enum Kind {
     /// From contributions that are kept: an all-reduce, or a barrier.
     Reduce,
+    /// From contributions that are kept, among those who lack it: an average over some, which others need not have alike.
+    Mix,
     /// From whoever has it: a broadcast of this worker's.
     Broadcast(WorkerId),
 }
@@ -70,6 +72,7 @@ impl Report {
         for (name, entry) in &self.entries {
             let (kind, root) = match entry.kind {
                 Kind::Reduce => (0, 0),
+                Kind::Mix => (2, 0),
                 Kind::Broadcast(root) => (1, root.0),
             };
             words.extend([name.hash, u64::from(name.uses), entry.step, entry.len, kind, root]);
@@ -107,6 +110,7 @@ impl Report {
             let kind = match (next()?, next()?) {
                 (0, _) => Kind::Reduce,
                 (1, root) => Kind::Broadcast(WorkerId(root)),
+                (2, _) => Kind::Mix,
                 _ => return None,
             };
             let mut spans = Vec::new();
@@ -141,6 +145,7 @@ mod tests {
             entries: [
                 (name(1), entry(Kind::Reduce)),
                 (name(2), entry(Kind::Broadcast(WorkerId(8)))),
+                (name(3), entry(Kind::Mix)),
             ]
             .into(),
         };
