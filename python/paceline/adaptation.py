@@ -25,7 +25,7 @@ NEWEST = 0.2
 MOST_METRICS = 4
 
 #: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
-MODES = ("synchronous", "averaging", "pairs", "local", "asynchronous")
+MODES = ("synchronous", "averaging", "pairs", "groups", "local", "asynchronous")
 
 #: As policies hear of it when it is refused: one worker's wish to go.
 LEAVE = "leave"

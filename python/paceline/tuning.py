@@ -2,7 +2,7 @@
 
 Worker 0 watches the job's metrics on a thread that stands back behind the training, and proposes other settings where they
 promise more speed; all workers change between the same two steps. ``PACELINE_TUNE_LOG`` is a file for its decisions, which
-``paceline tune explain`` reads.
+``paceline tune explain`` reads. With ``PACELINE_TUNE_AVERAGES`` strategies that average in groups are among what it chooses from.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ def method() -> str:
     return os.environ.get("PACELINE_TUNE", "").strip() or OFF
 
 
+def averages() -> bool:
+    """Whether a tuner may choose strategies that average in groups."""
+    return method() != OFF and os.environ.get("PACELINE_TUNE_AVERAGES", "").strip() not in ("", "0")
+
+
 def begin(worker: Worker, crosses_step: bool) -> None:
     """Tune the job of this worker, if that was asked for. All workers call it, and only the first call counts.
 
     ``crosses_step``: whether a forward pass waits for tensors of the step before it.
     """
     if method() != OFF:
-        worker.tune(method(), os.environ.get("PACELINE_TUNE_LOG") or None, crosses_step)
+        worker.tune(method(), os.environ.get("PACELINE_TUNE_LOG") or None, crosses_step, averages())

@@ -27,7 +27,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "averaging", "pairs", "local", "asynchronous"])
+@pytest.mark.parametrize("mode", ["synchronous", "averaging", "pairs", "groups", "local", "asynchronous"])
 def test_a_mode_learns_and_ends_with_equal_parameters(mode: str) -> None:
     told = play(3, mode, "100")
     assert all(one["parameters"] == told[0]["parameters"] for one in told)
@@ -36,7 +36,7 @@ def test_a_mode_learns_and_ends_with_equal_parameters(mode: str) -> None:
 
 
 def test_workers_go_from_one_mode_to_another_with_equal_parameters() -> None:
-    order = "synchronous,local,asynchronous,pairs,averaging,synchronous"
+    order = "synchronous,local,asynchronous,pairs,groups,averaging,synchronous"
     told = play(3, order, "15")
     assert all(one["parameters"] == told[0]["parameters"] for one in told)
     assert told[0]["seen"] == [mode for mode in order.split(",") for _ in range(15)]
@@ -70,7 +70,7 @@ def test_what_is_no_mode_is_refused_with_those_that_are() -> None:
     pl.init()
     model = torch.nn.Linear(2, 1)
     optimizer = pl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    with pytest.raises(PacelineError, match="choose one of synchronous, averaging, pairs, local, asynchronous"):
+    with pytest.raises(PacelineError, match="choose one of synchronous, averaging, pairs, groups, local, asynchronous"):
         optimizer.switch("luck")
     for wrong in (lambda: pl.LocalSGD(every=0), lambda: pl.Asynchronous(-1), lambda: pl.ModelAveraging(0.0)):
         with pytest.raises(PacelineError):

@@ -4,7 +4,7 @@
 use crate::error::PacelineError;
 use paceline_job::Rank;
 use paceline_net::Worker;
-use paceline_tune::{Logged, Method, Surroundings};
+use paceline_tune::{Logged, Method, Results, Surroundings};
 use pyo3::prelude::*;
 use std::{
     fs::File,
@@ -22,11 +22,12 @@ pub(crate) fn begin(
     method: &str,
     log: Option<&Path>,
     crosses_step: bool,
+    results: Results,
 ) -> PyResult<()> {
     let refused = |problem: String| PacelineError::new_err(format!("tuning: {problem}"));
     let method: Method = method.parse().map_err(|error| refused(format!("{error}, off")))?;
     let surroundings = Surroundings { crosses_step, ..Surroundings::of(&worker.view()) };
-    let tuner = method.tuner(&surroundings, SEED);
+    let tuner = method.tuner(&surroundings, SEED).with_results(results);
     if worker.rank() != Rank(0) || worker.size() == 1 {
         return Ok(());
     }

@@ -20,6 +20,7 @@ use paceline_net::{
     join,
 };
 use paceline_sync::recovery::Account;
+use paceline_tune::Results;
 use pyo3::{prelude::*, types::PyDict};
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
@@ -101,6 +102,12 @@ impl Worker {
     #[getter]
     fn elastic(&self) -> bool {
         self.read().as_ref().is_some_and(Running::is_elastic)
+    }
+
+    /// Whether the strategy in force averages in groups what is to be mixed, so that workers come to differ.
+    #[getter]
+    fn mixes(&self) -> PyResult<bool> {
+        Ok(paceline_sync::mixes(&self.view()?.settings.strategy))
     }
 
     /// Whether this worker came to a running job and has not entered it: until then it is alone.
@@ -388,14 +395,16 @@ impl Worker {
     }
 
     /// Let a policy change the settings while the job runs: worker 0 asks it, the others only read the arguments.
-    /// `log` is a file for its decisions; `crosses_step`, whether tensors of one step are awaited in the next.
-    #[pyo3(signature = (method, log=None, crosses_step=true))]
+    /// `log` is a file for its decisions; `crosses_step`, whether tensors of one step are awaited in the next; `averages`,
+    /// whether it may also choose strategies that average in groups.
+    #[pyo3(signature = (method, log=None, crosses_step=true, averages=false))]
     fn tune(
         &self,
         py: Python<'_>,
         method: &str,
         log: Option<std::path::PathBuf>,
         crosses_step: bool,
+        averages: bool,
     ) -> PyResult<()> {
         if self.tuned.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -403,7 +412,8 @@ impl Worker {
         py.detach(|| {
             let worker = self.read();
             let worker = worker.as_ref().ok_or_else(error::closed)?;
-            tuning::begin(worker, method, log.as_deref(), crosses_step)
+            let results = if averages { Results::Averages } else { Results::Exact };
+            tuning::begin(worker, method, log.as_deref(), crosses_step, results)
         })
     }
 

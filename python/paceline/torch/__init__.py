@@ -52,7 +52,7 @@ from paceline.torch.horovod import (
     synchronize,
 )
 from paceline.torch.horovod_optimizer import DistributedOptimizer
-from paceline.torch.modes import Asynchronous, LocalSGD, ModelAveraging, PairAveraging
+from paceline.torch.modes import Asynchronous, GroupAveraging, LocalSGD, ModelAveraging, PairAveraging
 from paceline.torch.newcomers import Elastic, elastic
 from paceline.torch.optimizer import clip_grad_norm_
 from paceline.torch.state import (
@@ -91,6 +91,7 @@ __all__ = [
     "Elastic",
     "ElasticDataLoader",
     "ElasticSampler",
+    "GroupAveraging",
     "JoinError",
     "LocalSGD",
     "Max",

@@ -39,7 +39,8 @@ class DistributedOptimizer(Optimizer):
     step (or use :meth:`no_sync`); with ``accumulate=None`` as many as the plan says, for a program that cuts its
     batches into :attr:`accumulate` parts. Workers begin with the parameters and buffers of worker 0, unless
     ``broadcast=False``. In another ``mode`` than the synchronous one, workers train copies of their own that are kept
-    together otherwise (:mod:`paceline.torch.modes`).
+    together otherwise (:mod:`paceline.torch.modes`); without one it is ``groups`` where the job's strategy averages in groups
+    (``paceline run --strategy shuffle``), and the synchronous one elsewhere.
 
     >>> world.init()
     >>> model = nn.Linear(2, 1)
@@ -60,7 +61,7 @@ class DistributedOptimizer(Optimizer):
         scheduled: bool = True,
         accumulate: int | None = 1,
         broadcast: bool = True,
-        mode: modes.Mode | str = modes.SYNCHRONOUS,
+        mode: modes.Mode | str | None = None,
     ) -> None:
         _refuse(optimizer, accumulate)
         world.init()
@@ -88,6 +89,8 @@ class DistributedOptimizer(Optimizer):
         }
         # By number, since a parameter's hash is a call of Python's.
         self._by_place = {gradient.place: gradient for gradient in self._gradients.values()}
+        #: Of each place, its number among those that are trained.
+        self._positions = {place: position for position, place in enumerate(self._by_place)}
         self._bundles = bundled(self._gradients.values(), self._worker.fusion, self._worker.rank)
         self._check_parameters()
         if self._worker.size > 1:
@@ -97,7 +100,7 @@ class DistributedOptimizer(Optimizer):
         self._mode: modes.Mode | None = None
         named = [(gradient.name, parameter) for parameter, gradient in self._gradients.items()]
         self._replica = modes.Replica(self._worker, optimizer, named)
-        self._begin_mode(modes.named(mode))
+        self._begin_mode(modes.named(self._usual_mode() if mode is None else mode))
         self._attachments = self._attach(model)
         # Where steps begin is known better here than from the optimizer inside.
         self._membership = world.membership()
@@ -242,6 +245,9 @@ class DistributedOptimizer(Optimizer):
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
         if not due:
             raise PacelineError("step() without a backward pass since the last one: was it called twice?")
+        # Which modules use what is known by now, but for those that are never called.
+        if self._unseen is None:
+            self._unseen = self._order.unseen(self._by_place)
         adaptation = self._exchange() if mode.meets() else None
         attached = self._membership.adaptation
         self._replica.learning_rate = 1.0 if attached is None else attached.learning_rate
@@ -254,7 +260,7 @@ class DistributedOptimizer(Optimizer):
         if adaptation is not None:
             adaptation.after_step()
         if mode.in_step:
-            self._worker.begin_step()
+            self._membership.advance()
         if adaptation is not None:
             adaptation.before_step()
         tracing.step_over(crosses_step=False)
@@ -267,11 +273,15 @@ class DistributedOptimizer(Optimizer):
             attached.exchange(self._measured)
         return attached
 
+    def _usual_mode(self) -> str:
+        """What was asked for where the job was started."""
+        return modes.GroupAveraging.name if self._worker.mixes or tuning.averages() else modes.SYNCHRONOUS
+
     def _begin_mode(self, mode: modes.Mode | None) -> None:
-        if mode is not None and self._worker.elastic:
+        if mode is not None and self._worker.elastic and not mode.in_elastic_jobs:
             raise PacelineError(
-                f"mode {mode.name}: copies that differ cannot be given to workers that come, nor go on without those that are "
-                "lost; in an elastic job train synchronously"
+                f"mode {mode.name}: it cannot go on without workers that are lost; in an elastic job train synchronously, or in "
+                "groups"
             )
         self._mode = mode
         self._squares = self._measured = None
@@ -301,6 +311,8 @@ class DistributedOptimizer(Optimizer):
     @torch._disable_dynamo
     def drain(self) -> None:
         """Wait until every update of the last step is made."""
+        if self._mode is not None:
+            self._mode.land(self._replica)
         if self._pending is not None:
             due = list(self._pending.waiting.values())
             begin = tracing.begin_wait()
@@ -403,13 +415,15 @@ class DistributedOptimizer(Optimizer):
 
     def _before_forward(self, places: Sequence[int], *_: Any) -> None:
         # Until the first step, the order is to be seen.
-        if self._pending is not None or self._unseen is None:
+        if self._pending is not None or self._unseen is None or self._mode is not None:
             self._catch_up(places)
 
     # A compiled update may round otherwise than the one in `step()`, and which of them is made depends on the network.
     @torch._disable_dynamo
     def _catch_up(self, places: Sequence[int]) -> None:
         self._order.see(places)
+        if self._mode is not None:
+            self._mode.land(self._replica, (self._positions[place] for place in places))
         if self._pending is None:
             return
         waiting = self._pending.waiting

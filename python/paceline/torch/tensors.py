@@ -105,7 +105,7 @@ def to_reduce(tensor: torch.Tensor, operation: str, reduce: str) -> tuple[torch.
     """A flat contiguous view (or copy) to be combined with others. What cannot be is refused, by name."""
     flat = tensor.detach().contiguous().view(-1)
     if flat.is_complex():
-        if reduce not in ("sum", "average"):
+        if reduce not in ("sum", "average", "mix"):
             raise PacelineError(f"{operation}: {reduce} of complex numbers ({tensor.dtype}) has no meaning")
         flat = torch.view_as_real(flat.resolve_conj()).view(-1)
     name = _NAMES.get(flat.dtype)

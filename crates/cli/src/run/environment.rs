@@ -193,6 +193,7 @@ fn shared_variables(
         ("PACELINE_PORT_RANGE", arguments.port_range.clone()),
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
         ("PACELINE_TUNE", (arguments.tune != OFF).then(|| arguments.tune.clone())),
+        ("PACELINE_TUNE_AVERAGES", arguments.tune_averages.then(|| "1".to_string())),
         ("PACELINE_CHECKPOINT_EVERY", arguments.every.map(|steps| steps.to_string())),
         ("PACELINE_POLICY", (!arguments.policy.is_empty()).then(|| arguments.policy.join(";"))),
         ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
@@ -315,6 +316,11 @@ mod tests {
         );
         let replay = ("PACELINE_TUNE".to_string(), "replay".to_string());
         assert!(variables(&["--tune", "replay"], &[]).contains(&replay));
+        let averages = ("PACELINE_TUNE_AVERAGES".to_string(), "1".to_string());
+        assert!(!variables(&["--tune", "replay"], &[]).contains(&averages));
+        assert!(variables(&["--tune", "replay", "--tune-averages"], &[]).contains(&averages));
+        let alone = Line::try_parse_from(["run", "-n", "2", "--tune-averages", "--", "true"]);
+        assert!(alone.err().unwrap().to_string().contains("--tune <METHOD>"));
         let error = Line::try_parse_from(["run", "-n", "2", "--tune", "luck", "--", "true"]);
         assert!(error.err().unwrap().to_string().contains("known: default"));
         let folder = tempfile::tempdir().unwrap();

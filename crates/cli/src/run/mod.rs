@@ -129,6 +129,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub tune_log: Option<PathBuf>,
 
+    /// Let the tuner also choose strategies that average in groups (`shuffle`, `gossip`). `DistributedOptimizer` then averages
+    /// parameters instead of gradients, unless the program names another mode.
+    #[arg(long, requires = "tune")]
+    pub tune_averages: bool,
+
     /// Let a policy adapt the job while it runs: `noise_scale:most=256`, `goodput:most=256`, `schedule:FILE`, `interference`,
     /// `spot`, or a class of your own as `module:Class`. May be given several times. For programs that use `DistributedOptimizer`, or say
     /// where steps begin.

@@ -10,10 +10,13 @@ from __future__ import annotations
 from paceline._native import PacelineError
 from paceline.adaptation import MODES
 from paceline.torch.modes.averaging import LocalSGD, ModelAveraging, PairAveraging
+from paceline.torch.modes.groups import GroupAveraging
 from paceline.torch.modes.replica import Mode, Replica
 from paceline.torch.modes.server import Asynchronous
 
-__all__ = ["SYNCHRONOUS", "Asynchronous", "LocalSGD", "Mode", "ModelAveraging", "PairAveraging", "Replica", "named"]
+__all__ = [
+    "SYNCHRONOUS", "Asynchronous", "GroupAveraging", "LocalSGD", "Mode", "ModelAveraging", "PairAveraging", "Replica", "named",
+]  # fmt: skip
 
 #: The mode that needs no other copies: gradients are averaged before they are applied.
 SYNCHRONOUS = "synchronous"
@@ -31,7 +34,7 @@ def named(mode: Mode | str) -> Mode | None:
         return mode
     if mode == SYNCHRONOUS:
         return None
-    for kind in (ModelAveraging, PairAveraging, LocalSGD, Asynchronous):
+    for kind in (ModelAveraging, PairAveraging, GroupAveraging, LocalSGD, Asynchronous):
         if kind.name == mode:
             return kind()
     raise PacelineError(f"there is no mode `{mode}`; choose one of {', '.join(MODES)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -18,6 +18,8 @@ class Mode:
     name = ""
     #: Whether workers are in the same step: where they are not, settings stay as they are.
     in_step = True
+    #: Whether it goes on when workers are lost.
+    in_elastic_jobs = False
 
     def meets(self) -> bool:
         """Whether all workers come together in the step that is over, to agree on what policies want."""
@@ -29,6 +31,9 @@ class Mode:
     def step(self, replica: Replica, update: Callable[[], None]) -> None:
         """One step. ``update`` applies this worker's own gradients to its copy."""
         raise NotImplementedError
+
+    def land(self, replica: Replica, places: Iterable[int] | None = None) -> None:
+        """Wait until these parameters (all, if ``None``) are what the last step made of them."""
 
     def end(self, replica: Replica) -> None:
         """No further step: nothing is in flight afterwards."""
@@ -64,13 +69,18 @@ class Replica:
         return [parameter.data for _, parameter in self.named]
 
     def average(
-        self, values: Sequence[torch.Tensor], what: str, ranks: Sequence[int] | None = None
+        self, values: Sequence[torch.Tensor], what: str, ranks: Sequence[int] | None = None, reduce: str = "average"
     ) -> list[Flight]:
-        """Average these in place with those of other workers (all, or ``ranks``), the first parameters first."""
+        """Average these in place with those of other workers (all, or ``ranks``), the first parameters first.
+
+        To ``mix`` is to average with those whom the job's strategy says.
+        """
         if self.worker.size == 1 or (ranks is not None and len(ranks) < 2):
             return []
         names = (f"{what} of {name}" for name, _ in self.named)
-        return [self._post(value, name, place, ranks) for place, (name, value) in enumerate(zip(names, values))]
+        return [
+            self._post(value, name, place, ranks, reduce) for place, (name, value) in enumerate(zip(names, values))
+        ]
 
     def equalize(self) -> None:
         """Give all workers the mean of their copies, and of what their optimizers remember."""
@@ -78,7 +88,7 @@ class Replica:
             return
         flights = self.average(self.values(), "copy")
         last = len(flights)
-        flights += [self._post(value, f"memory {number}", last, None) for number, value in enumerate(self._memories())]
+        flights += [self._post(value, f"memory {number}", last) for number, value in enumerate(self._memories())]
         for flight in flights:
             flight.wait()
 
@@ -92,8 +102,15 @@ class Replica:
                 if isinstance(memory, torch.Tensor) and memory.shape == parameter.shape and memory.is_floating_point():
                     yield memory
 
-    def _post(self, value: torch.Tensor, name: str, priority: int, ranks: Sequence[int] | None) -> Flight:
-        flat, dtype = tensors.to_reduce(value, name, "average")
-        rest = {"reduce": "average", "priority": priority}
+    def _post(
+        self,
+        value: torch.Tensor,
+        name: str,
+        priority: int,
+        ranks: Sequence[int] | None = None,
+        reduce: str = "average",
+    ) -> Flight:
+        flat, dtype = tensors.to_reduce(value, name, reduce)
+        rest = {"reduce": reduce, "priority": priority}
         handle = staging.start(self.worker, ranks, name, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
         return Flight(value, flat, handle)
