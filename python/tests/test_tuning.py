@@ -16,10 +16,11 @@ POOR = ("--strategy", "ring", "--partition", "2KiB", "--credit", "2KiB", "--inse
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
 
 
-def tuned(command: str, folder: pathlib.Path, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def tuned(command: str, folder: pathlib.Path, kind: str, *more: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What workers tell, and what was decided."""
     log = folder / "decisions.jsonl"
-    options = ("-q", "--no-prefix", "-n", "2", *POOR, "--tune", "replay", "--tune-log", log, "--ui-dir", folder / "page")
+    page = ("--ui-dir", folder / "page")
+    options = ("-q", "--no-prefix", "-n", "2", *POOR, "--tune", "replay", "--tune-log", log, *page, *more)
     done = run_launcher(command, "run", *options, "--", sys.executable, PROGRAM, kind)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
@@ -64,6 +65,17 @@ def test_a_tuner_changes_the_settings_of_all_workers_at_one_step_and_says_why(
         assert told[0]["names"] == [f"{layer}.{own}" for layer in (0, 2, 4) for own in ("weight", "bias")]
     else:
         assert told[0]["names"] == [f"tensor {place}" for place in range(len(told[0]["names"]))] != []
+
+
+def test_a_tuner_that_may_choose_averages_tunes_workers_that_average_parameters(
+    paceline_command: str, tmp_path: pathlib.Path
+) -> None:
+    told, decisions = tuned(paceline_command, tmp_path, "ours", "--tune-averages")
+    assert [one["mode"] for one in told] == ["groups", "groups"]
+    first, second = (one["changed"] for one in told)
+    assert first is not None and first == second
+    switch = next(decision for decision in decisions if decision["action"] == "switch")
+    assert first[1]["strategy"] == switch["candidate"]["strategy"]
 
 
 def test_an_unknown_way_to_tune_is_refused_before_anything_starts(paceline_command: str) -> None:

@@ -51,7 +51,7 @@ def main() -> None:
     shown = worker.metrics()
     names = [name for name, _ in shown["tensors"]]
     told = {"changed": changed, "first": first, "view": shown["view"], "names": names}
-    told |= {"seconds": [worker[0] for worker in shown["workers"]]}
+    told |= {"mode": getattr(optimizer, "mode", None), "seconds": [worker[0] for worker in shown["workers"]]}
     print(json.dumps(told))
     if dist.is_initialized():
         dist.destroy_process_group()
