@@ -4,7 +4,10 @@ with the same parameters.
     python bench/chaos/chaos.py --systems paceline,torchft,torchrun --workers 4 --steps 1500 --interval 6
 
 Each system runs the same task (`task.py`) calmly first, then with a worker killed (kill -9) or stopped for two seconds (SIGSTOP) by
-turns at every interval. A killed worker is replaced after a second: by torchrun itself, by `paceline resize`, for torchft by this program. A
+turns at every interval. A killed worker is replaced after a second: by torchrun itself, by `paceline resize`, for torchft by this program.
+`cluster` is Paceline with each worker on a host of its own and the coordinator on another (network namespaces: needs root and
+`paceline-testbed`); there links are cut for three seconds too, the coordinator is killed and started again, and the disk that it
+writes to is full for three seconds while a worker is killed. A
 step that is waited for is the time from one step's end to the next one's, whoever ends it first; the longest around a disturbance
 counts as its price. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). Prints a table;
 everything goes to --json.
@@ -20,6 +23,7 @@ import json
 import os
 import pathlib
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -46,6 +50,8 @@ class System:
     """A job under one system."""
 
     name = ""
+    #: By turns.
+    disturbances = ("kill", "stop")
 
     def __init__(self, options: argparse.Namespace, folder: pathlib.Path) -> None:
         self.options, self.folder = options, folder
@@ -56,6 +62,10 @@ class System:
 
     def replace(self) -> None:
         """A worker was killed a moment ago. Systems that see to it themselves do nothing."""
+
+    def cuts(self) -> list[float]:
+        """Seconds after the beginning at which links are cut, by whoever made them."""
+        return []
 
     def python(self) -> str:
         return self.options.python.get(self.name, sys.executable)
@@ -131,7 +141,55 @@ class Paceline(System):
         subprocess.run(resize, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
 
 
-SYSTEMS = {system.name: system for system in (Paceline, Torchft, Torchrun)}
+class Cluster(System):
+    name = "cluster"
+    disturbances = ("kill", "stop", "coordinator", "full")
+
+    #: Seconds that a link is cut, and that a disk is full.
+    CUT, FULL = 3.0, 3.0
+    #: Bytes of the disk that the coordinator writes to.
+    DISK = 256 << 10
+
+    def start(self) -> None:
+        hosts, lots = self.options.workers + 1, random.Random(self.options.seed)
+        script = self.folder / "cuts"
+        cuts = [(at, f"host{lots.randrange(1, hosts)}") for at in self.cuts()]
+        script.write_text("".join(f"{at} {host} cut\n{at + self.CUT} {host} restore\n" for at, host in cuts))
+        self._disk = self.folder / "disk"
+        self._disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.DISK}", "paceline-chaos", self._disk], check=True)
+        self.run(
+            self.options.testbed, "run", "--hosts", str(hosts), "--rate", "1gbit", "--script", script, "--",
+            self.python(), HERE / "on_host.py", "--folder", self.folder, "--store", self._disk / "store", "--paceline",
+            self.options.paceline, "--", self.python(), HERE / "under_paceline.py", *self.task(),
+            PACELINE_SECRET=secrets.token_hex(32),
+        )  # fmt: skip
+
+    def cuts(self) -> list[float]:
+        # Between other disturbances, one in five intervals.
+        interval, patience = self.options.interval, self.options.patience
+        return [at * interval + interval / 2 for at in range(4, int(patience / interval), 5)]
+
+    def kill_coordinator(self) -> None:
+        os.kill(int((self.folder / "coordinator.pid").read_text()), signal.SIGKILL)
+
+    def fill_disk(self) -> None:
+        try:
+            with (self._disk / "full").open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        except OSError:
+            return
+
+    def free_disk(self) -> None:
+        (self._disk / "full").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        super().stop()
+        subprocess.run(["umount", "--lazy", self._disk], check=False)
+
+
+SYSTEMS = {system.name: system for system in (Paceline, Cluster, Torchft, Torchrun)}
 
 
 @dataclasses.dataclass
@@ -176,6 +234,19 @@ class Told:
         return len(again)
 
 
+    def twice(self) -> int | None:
+        """Samples that somebody trained on and another did again in the same epoch; none where nobody says which epoch it is."""
+        seen: set[tuple[int, int]] = set()
+        again = 0
+        for line in self.steps():
+            if line["epoch"] is None:
+                return None
+            for number in line["numbers"]:
+                again += (line["epoch"], number) in seen
+                seen.add((line["epoch"], number))
+        return again
+
+
 def main() -> int:
     options = arguments().parse_args()
     options.python = dict(pair.split("=", 1) for pair in options.python)
@@ -191,7 +262,7 @@ def main() -> int:
     try:
         for name in names:
             calm = play(SYSTEMS[name], options, [])
-            disturbed = play(SYSTEMS[name], options, ["kill", "stop"])
+            disturbed = play(SYSTEMS[name], options, list(SYSTEMS[name].disturbances))
             found[name] = {"calm": calm, "disturbed": disturbed}
             print(line_of(name, calm, disturbed), flush=True)
             if options.json:
@@ -210,6 +281,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a job may take [600]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", action="append", default=[], metavar="SYSTEM=INTERPRETER")
+    parser.add_argument("--testbed", default="paceline-testbed", help="the command")
     parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
     parser.add_argument("--json", type=pathlib.Path)
     return parser
@@ -218,8 +290,11 @@ def arguments() -> argparse.ArgumentParser:
 def play(kind: type[System], options: argparse.Namespace, disturbances: list[str]) -> dict[str, Any]:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
     system = kind(options, folder)
+    if not disturbances:
+        system.cuts = list
     lots, events = random.Random(options.seed), []
     began = time.time()
+    cuts = [{"what": "cut", "at": began + at} for at in system.cuts()]
     try:
         system.start()
         while not told_progress(folder):
@@ -240,7 +315,8 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
                     events.append({"what": what, "at": time.time()})
                     disturb(what, lots.choice(victims), system)
                 due = time.time() + options.interval
-        return figures(Told.read(folder), events, options)
+        cuts = [cut for cut in cuts if cut["at"] < time.time()]
+        return figures(Told.read(folder), events + cuts, options)
     finally:
         system.stop()
         # Whatever left its group: only processes that wrote a log here.
@@ -275,6 +351,13 @@ def disturb(what: str, victim: int, system: System) -> None:
         os.kill(victim, signal.SIGKILL)
         time.sleep(REPLACED)
         system.replace()
+    elif what == "coordinator":
+        system.kill_coordinator()
+    elif what == "full":
+        system.fill_disk()
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(system.FULL)
+        system.free_disk()
     else:
         os.kill(victim, signal.SIGSTOP)
         time.sleep(STOPPED)
@@ -298,28 +381,34 @@ def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespac
         "step_ms": 1e3 * statistics.median(gap for _, gap in gaps) if gaps else float("nan"),
         "events": events,
         "redone": told.redone(),
+        "twice": told.twice(),
         "equal": len(set(ends)) == 1,
         "loss": statistics.mean(losses) if losses else float("nan"),
     }
 
 
 HEADER = (
-    "| system | calm, s | disturbed, s | kills, stops | longest wait after a kill, median (most) | after a stop "
-    "| steps made again | equal parameters | loss, calm and disturbed |\n|---|---|---|---|---|---|---|---|---|"
+    "| system | calm, s | disturbed, s | disturbances: longest wait after each, median (most) | steps made again | samples twice "
+    "| equal parameters | loss, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
 )
 
 
 def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
-    def prices(what: str) -> str:
-        known = [event["price"] for event in disturbed["events"] if event["what"] == what and event["price"] == event["price"]]
-        return f"{statistics.median(known):.2f} s ({max(known):.2f} s)" if known else "–"
+    kinds: dict[str, list[float]] = {}
+    for event in disturbed["events"]:
+        kinds.setdefault(event["what"], []).append(event["price"])
 
-    counts = [sum(event["what"] == what for event in disturbed["events"]) for what in ("kill", "stop")]
+    def told(what: str, prices: list[float]) -> str:
+        known = [price for price in prices if price == price]
+        waits = f"{statistics.median(known):.2f} s ({max(known):.2f} s)" if known else "–"
+        return f"{len(prices)} {what}: {waits}"
+
     finished = "" if disturbed["finished"] else " (not finished)"
+    twice = "–" if disturbed["twice"] is None else disturbed["twice"]
     return (
-        f"| {name} | {calm['seconds']:.0f} | {disturbed['seconds']:.0f}{finished} | {counts[0]}, {counts[1]} | {prices('kill')} "
-        f"| {prices('stop')} | {disturbed['redone']} | {'yes' if disturbed['equal'] else 'no'} "
-        f"| {calm['loss']:.3f}, {disturbed['loss']:.3f} |"
+        f"| {name} | {calm['seconds']:.0f} | {disturbed['seconds']:.0f}{finished} "
+        f"| {'; '.join(told(*kind) for kind in kinds.items())} | {disturbed['redone']} | {twice} "
+        f"| {'yes' if disturbed['equal'] else 'no'} | {calm['loss']:.3f}, {disturbed['loss']:.3f} |"
     )
 
 

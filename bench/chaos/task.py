@@ -57,8 +57,8 @@ class Log:
     def line(self, **fields: object) -> None:
         self._file.write(json.dumps(fields) + "\n")
 
-    def step(self, step: int, size: int, loss: float, numbers: list[int]) -> None:
-        self.line(at=time.time(), step=step, size=size, loss=loss, numbers=numbers)
+    def step(self, step: int, size: int, loss: float, numbers: list[int], epoch: int | None = None) -> None:
+        self.line(at=time.time(), step=step, size=size, loss=loss, numbers=numbers, epoch=epoch)
 
     def end(self, of: nn.Module) -> None:
         text = b"".join(value.detach().numpy().tobytes() for value in of.state_dict().values())

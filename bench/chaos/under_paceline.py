@@ -39,7 +39,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            log.step(step, pl.size(), loss.item(), numbers.tolist())
+            log.step(step, pl.size(), loss.item(), numbers.tolist(), loader.epoch)
     optimizer.drain()
     log.end(model)
     pl.shutdown()
