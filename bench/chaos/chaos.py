@@ -255,7 +255,8 @@ def main() -> int:
     if unknown:
         print(f"chaos.py: no system `{unknown[0]}`; choose of {', '.join(SYSTEMS)}", file=sys.stderr)
         return 2
-    # So that what was started is ended in either case.
+    # So that what was started is ended in either case, also where whoever started this had it ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     found: dict[str, Any] = {}
     print(HEADER, flush=True)
@@ -311,7 +312,8 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
             elif disturbances and time.time() >= due:
                 what = disturbances[len(events) % len(disturbances)]
                 victims = alive(folder)
-                if victims:
+                # The last one that trains would take the job with it.
+                if len(victims) >= 2:
                     events.append({"what": what, "at": time.time()})
                     disturb(what, lots.choice(victims), system)
                 due = time.time() + options.interval

@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import LIMIT, PROGRAMS, environment
+from conftest import LIMIT, PROGRAMS, environment, free_port
 
 SAMPLES = 1200
 
@@ -24,9 +25,12 @@ SAMPLES = 1200
 class Job:
     """A job that runs, and what it wrote so far."""
 
-    def __init__(self, paceline: str, size: int, name: str, *options: str, program: str = "elastic.py", **more: str) -> None:
-        self.paceline, self.name = paceline, name
-        command = [paceline, "run", "-n", str(size), "--elastic", "--name", name, *options]
+    def __init__(
+        self, paceline: str, size: int, name: str | None, *options: str, program: str = "elastic.py", **more: str
+    ) -> None:
+        self.paceline, self.name = paceline, name or ""
+        named = ["--name", name] if name else []
+        command = [paceline, "run", "-n", str(size), "--elastic", *named, *options]
         self.process = subprocess.Popen(
             [*command, "--", "python", str(PROGRAMS / program)],
             env=environment(PATH=python_first(), **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -152,6 +156,41 @@ def test_workers_killed_while_they_train_in_groups_leave_the_others_to_agree(pac
     job.wait_for(r"goes on with 2 workers")
     print(f"killed at steps {kills}")
     job.check(2)
+
+
+@pytest.fixture
+def etcd(tmp_path: pathlib.Path) -> Iterator[str]:
+    """The address of a real one."""
+    program = shutil.which("etcd")
+    if program is None:
+        pytest.skip("no etcd; on Debian or Ubuntu: apt-get install etcd-server")
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    process = subprocess.Popen(
+        [program, "--data-dir", tmp_path / "etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+         "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    yield client.removeprefix("http://")
+    process.kill()
+    process.wait()
+
+
+def test_machines_meet_in_etcd_and_the_job_outlives_the_one_that_came_first(
+    paceline_command: str, name: str, etcd: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    options = ("--min", "1", "--max", "4", "--rendezvous", f"etcd://{etcd}/{name}", "--world", "3", "--partition", "64KiB")
+    more = {"TEST_HELD": str(held), "PACELINE_SECRET": "a secret for two machines"}
+    first, second = (Job(paceline_command, size, None, *options, **more) for size in (1, 2))
+    second.wait_for(r"dealt 5 .*size=3")
+    # With all that it started.
+    first.process.kill()
+    second.wait_for(r"dealt \d+ \d+ .*size=2")
+    held.touch()
+    assert second.finish() == 0, "\n".join(second.lines)
+    ends = [line.split("parameters ")[1] for line in second.lines if "parameters " in line]
+    assert len(ends) == 2 and len(set(ends)) == 1, "\n".join(second.lines)
+    first.finish()
 
 
 def test_fewer_workers_than_needed_end_the_job_with_the_reason(paceline_command: str, name: str) -> None:

@@ -23,7 +23,7 @@ use crate::{
     secret::Secret,
 };
 use mesh::Place;
-use paceline_job::{Membership, Rank, Settings, View, ViewVersion, Worker, WorkerId};
+use paceline_job::{Membership, Plan, Rank, View, ViewVersion, Worker, WorkerId};
 use paceline_sync::agreement::{Ballot, Limits};
 use std::{
     collections::VecDeque,
@@ -61,9 +61,9 @@ pub struct JoinConfig {
     pub timeout: Duration,
     /// The name of this worker's host instead of [`host_identity`].
     pub host: Option<String>,
-    /// Run the coordinator in this process, with these settings: rank 0 does so where the launcher
-    /// is not ours.
-    pub hosting: Option<Settings>,
+    /// Run the coordinator in this process, for a job that begins so: rank 0 does so where the launcher is not ours. Where
+    /// coordinators are found through etcd, what a job begins with that this process is the first to coordinate.
+    pub hosting: Option<Plan>,
     /// How many workers a job may have whose coordinator is found through etcd: its workers come and go.
     pub limits: Limits,
     /// Where the hosted coordinator reports.
@@ -162,7 +162,7 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     let rendezvous = Rendezvous::parse(&config.coordinator)?;
     let candidate = stand(&rendezvous, &config, interface)?;
     let coordinator = match &config.hosting {
-        Some(settings) if candidate.is_none() => Some(host_coordinator(&config, settings.clone())?),
+        Some(plan) if candidate.is_none() => Some(host_coordinator(&config, plan)?),
         _ => None,
     };
     let (mut control, listener, answer) = loop {
@@ -253,8 +253,11 @@ fn stand(
         Some(address) => address,
         None => rendezvous::address_towards(etcd)?,
     };
+    let Plan { settings, fusion, batch, advice: _ } = config.hosting.clone().unwrap_or_default();
     let coordinator = CoordinatorConfig {
-        settings: config.hosting.clone().unwrap_or_default(),
+        settings,
+        fusion,
+        batch,
         join_timeout: config.timeout,
         log: config.log.clone(),
         elastic: Some(config.limits),
@@ -265,7 +268,7 @@ fn stand(
 
 /// Run the coordinator here, on the first of the addresses that the other workers were told that is
 /// ours.
-fn host_coordinator(config: &JoinConfig, settings: Settings) -> Result<Coordinator> {
+fn host_coordinator(config: &JoinConfig, plan: &Plan) -> Result<Coordinator> {
     let size = config.size.ok_or(NetError::EnvironmentMissing {
         missing: "WORLD_SIZE",
         remedy: "whoever hosts the coordinator must know how many workers there are",
@@ -273,7 +276,9 @@ fn host_coordinator(config: &JoinConfig, settings: Settings) -> Result<Coordinat
     let mut outcome = Err(NetError::CoordinatorGone);
     for listen in host::resolve(&config.coordinator)? {
         let mut coordinator = CoordinatorConfig::new(listen, size, config.secret.clone());
-        coordinator.settings = settings.clone();
+        coordinator.settings = plan.settings.clone();
+        coordinator.fusion = plan.fusion.clone();
+        coordinator.batch = plan.batch;
         coordinator.join_timeout = config.timeout;
         coordinator.log = config.log.clone();
         outcome = Coordinator::start(coordinator);

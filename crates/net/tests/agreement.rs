@@ -6,7 +6,7 @@ mod joining_support;
 
 use cluster::{WIRINGS, Wiring};
 use joining_support::{framed, read_frame, secret};
-use paceline_job::{ByteSize, Rank, ReduceOp, Settings, StrategyChoice, View, ViewVersion};
+use paceline_job::{ByteSize, Plan, Rank, ReduceOp, Settings, StrategyChoice, View, ViewVersion};
 use paceline_net::{
     Coordinator, CoordinatorConfig, Encryption, JoinConfig, Log, Measuring, NetError, Record,
     Worker, WorkerConfig,
@@ -294,7 +294,8 @@ fn rank_0_that_hosts_the_coordinator_serves_proposals_too() {
     let work = |rank: u32| {
         let mut config = JoinConfig::new(format!("127.0.0.1:{port}"), secret());
         (config.rank, config.size) = (Some(Rank(rank)), Some(2));
-        config.hosting = (rank == 0).then(|| settings("ring", 16, ByteSize::mib(1)));
+        let plan = Plan { settings: settings("ring", 16, ByteSize::mib(1)), ..Plan::default() };
+        config.hosting = (rank == 0).then_some(plan);
         let worker = Worker::start(join(config).unwrap(), WorkerConfig::default()).unwrap();
         worker.begin_step(0).unwrap();
         if rank == 1 {

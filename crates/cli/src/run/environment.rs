@@ -12,6 +12,7 @@ use paceline_net::{
     Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
     coordinator::{MAXIMUM_WORKERS, Progress, Resizer},
     launch::{MeetingPoint, WorkerPlace, worker_environment},
+    store::Etcd,
 };
 use paceline_sync::agreement::Limits;
 use std::{
@@ -24,6 +25,7 @@ use std::{
     thread::available_parallelism,
     time::Duration,
 };
+use tempfile::TempDir;
 
 /// How long workers may take until the last one joins, unless the user said otherwise. A worker that dies ends the
 /// job at once, so this bounds only those that prepare their data first; PyTorch waits as long by default.
@@ -68,11 +70,31 @@ impl Wishes {
     }
 }
 
+/// Where workers meet.
+enum Meeting {
+    /// At a coordinator of this process.
+    Here(Arc<Coordinator>),
+    /// At whichever worker's coordinator etcd names.
+    Etcd {
+        /// The job's address.
+        url: String,
+        /// With how many workers it begins.
+        world: usize,
+        /// How many it may have.
+        limits: Limits,
+        /// The folder of the plan that it begins with.
+        plan: TempDir,
+    },
+}
+
+/// A plan in the folder that [`Meeting::Etcd`] keeps.
+const PLAN: &str = "plan.toml";
+
 /// All that must be there before the first worker starts.
 pub struct Launch {
     size: usize,
     secret: Secret,
-    coordinator: Arc<Coordinator>,
+    meeting: Meeting,
     /// The fewest workers of an elastic job.
     least: Option<usize>,
     wishes: Wishes,
@@ -85,10 +107,11 @@ pub struct Launch {
 impl Launch {
     /// Start the coordinator.
     pub fn prepare(arguments: &RunArgs, notes: &Notes, page: Option<&Page>) -> Result<Launch> {
-        let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
+        let plan = arguments.settings.plan()?;
         let variable = |name: &str| std::env::var(name).ok();
         let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
-            Err(NetError::SecretMissing) => Secret::random()?,
+            // Other machines would not know it.
+            Err(NetError::SecretMissing) if arguments.rendezvous.is_none() => Secret::random()?,
             given => given.map_err(usage)?,
         };
         let trace =
@@ -110,57 +133,109 @@ impl Launch {
             page.feed.begin(described(arguments, limits));
         }
         let (wishes, resizer) = Wishes::new()?;
-        let log = notes.clone();
-        let coordinator = Coordinator::start(CoordinatorConfig {
-            settings,
-            fusion,
-            batch,
-            join_timeout,
-            log: Log::to(move |line| log.say(line)),
-            quiet: arguments.quiet,
-            elastic: limits,
-            resizer: Some(resizer),
-            observer: page.map(|page| page.feed.observer()),
-            ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
-        })
-        .map_err(usage)?;
+        let meeting = match (&arguments.rendezvous, limits) {
+            (Some(url), Some(limits)) => Meeting::through_etcd(url, arguments, limits, &plan)?,
+            _ => {
+                let Plan { settings, fusion, batch, advice: _ } = plan;
+                let log = notes.clone();
+                let coordinator = Coordinator::start(CoordinatorConfig {
+                    settings,
+                    fusion,
+                    batch,
+                    join_timeout,
+                    log: Log::to(move |line| log.say(line)),
+                    quiet: arguments.quiet,
+                    elastic: limits,
+                    resizer: Some(resizer),
+                    observer: page.map(|page| page.feed.observer()),
+                    ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
+                });
+                Meeting::Here(Arc::new(coordinator.map_err(usage)?))
+            }
+        };
         let master = free_address()?;
-        let (coordinator, least) = (Arc::new(coordinator), limits.map(|limits| limits.least));
-        Ok(Launch { size: arguments.size, secret, coordinator, least, wishes, master, variables })
+        let least = limits.map(|limits| limits.least);
+        Ok(Launch { size: arguments.size, secret, meeting, least, wishes, master, variables })
     }
 
     /// What this worker gets in addition to our own environment.
     pub fn environment(&self, rank: Rank) -> Vec<(String, String)> {
         let place =
             WorkerPlace { rank, size: self.size, local_rank: rank.index(), local_size: self.size };
-        let meeting = MeetingPoint {
-            master: self.master,
-            coordinator: from_here(self.coordinator.address()),
-            secret: &self.secret,
+        let address = match &self.meeting {
+            Meeting::Here(coordinator) => from_here(coordinator.address()),
+            Meeting::Etcd { .. } => self.master,
         };
-        let mut environment = worker_environment(place, meeting);
+        let point =
+            MeetingPoint { master: self.master, coordinator: address, secret: &self.secret };
+        let mut environment = worker_environment(place, point);
         if rank.index() >= self.size {
             // It comes to a running job, which knows how many there are.
             environment.retain(|(name, _)| !OF_THE_FIRST.contains(&name.as_str()));
+        }
+        if let Meeting::Etcd { url, world, limits, plan } = &self.meeting {
+            // Whoever coordinates numbers workers of all machines.
+            let of_one_machine = ["RANK", "WORLD_SIZE", "PACELINE_COORDINATOR"];
+            environment.retain(|(name, _)| !of_one_machine.contains(&name.as_str()));
+            environment.extend([
+                ("WORLD_SIZE".to_string(), world.to_string()),
+                ("PACELINE_COORDINATOR".to_string(), url.clone()),
+                ("PACELINE_ELASTIC".to_string(), format!("{}:{}", limits.least, limits.most)),
+                ("PACELINE_PLAN".to_string(), plan.path().join(PLAN).display().to_string()),
+            ]);
         }
         environment.extend_from_slice(&self.variables);
         environment
     }
 
-    /// The job's coordinator.
-    pub fn coordinator(&self) -> &Arc<Coordinator> {
-        &self.coordinator
+    /// The job's coordinator, if it is in this process.
+    pub fn coordinator(&self) -> Option<&Arc<Coordinator>> {
+        match &self.meeting {
+            Meeting::Here(coordinator) => Some(coordinator),
+            Meeting::Etcd { .. } => None,
+        }
     }
 
     /// The fewest workers that the job goes on with; none if each that fails ends it, as while the first ones gather.
     pub fn needed(&self) -> Option<usize> {
-        let gathering = matches!(self.coordinator.progress(), Progress::Gathering { .. });
-        self.least.filter(|_| !gathering)
+        match &self.meeting {
+            Meeting::Here(coordinator) => {
+                let gathering = matches!(coordinator.progress(), Progress::Gathering { .. });
+                self.least.filter(|_| !gathering)
+            }
+            // How many there are elsewhere is not known here.
+            Meeting::Etcd { .. } => Some(1),
+        }
     }
 
     /// Other numbers of workers that the job is to have.
     pub fn wishes(&self) -> &Wishes {
         &self.wishes
+    }
+}
+
+impl Meeting {
+    fn through_etcd(
+        url: &str,
+        arguments: &RunArgs,
+        limits: Limits,
+        plan: &Plan,
+    ) -> Result<Meeting> {
+        Etcd::parse(url)
+            .map_err(|problem| UsageError::new(format!("--rendezvous {url}: {problem}")))?;
+        let world = arguments.world.unwrap_or(arguments.size);
+        if world < arguments.size || world < limits.least || world > limits.most {
+            let (size, Limits { least, most }) = (arguments.size, limits);
+            let text = format!(
+                "--world {world}: the job begins with at least the {size} workers of this machine and \
+                 --min {least}, and with --max {most} at most"
+            );
+            return Err(UsageError::new(text).into());
+        }
+        let folder = tempfile::tempdir().context("there is no place for the plan")?;
+        let text = plan.to_toml();
+        fs::write(folder.path().join(PLAN), text).context("the plan cannot be written")?;
+        Ok(Meeting::Etcd { url: url.to_string(), world, limits, plan: folder })
     }
 }
 

@@ -74,6 +74,7 @@ Examples:
   paceline run -n 4 --checkpoint saved --every 500 -- python train.py
   paceline run -n 4 --elastic --min 2 --max 8 --name resnet -- python train.py
   paceline run -n 4 --ui --ui-dir resnet -- python train.py
+  paceline run -n 4 --elastic --rendezvous etcd://10.0.0.1:2379/resnet --world 16 -- python train.py
 
 Environment:
   PACELINE_SECRET, PACELINE_SECRET_FILE   the job's secret; made afresh if neither is set
@@ -157,6 +158,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", requires = "elastic", value_parser = door::parse_name)]
     pub name: Option<String>,
 
+    /// Where workers of several machines meet: etcd://HOST:PORT[,HOST:PORT...]/JOB. This command is run on each of them and
+    /// starts its workers; no machine is one that must not fail. Needs PACELINE_SECRET or PACELINE_SECRET_FILE, the same on all.
+    #[arg(long, value_name = "URL", requires = "elastic", conflicts_with_all = ["listen", "name", "ui", "ui_dir"])]
+    pub rendezvous: Option<String>,
+
+    /// With how many workers of all machines together the job begins [default: those of this one].
+    #[arg(long, value_name = "N", requires = "rendezvous", value_parser = parse_size)]
+    pub world: Option<usize>,
+
     /// Save the state of programs that call `pl.checkpoint(...)` to this folder (made if it is not there), and go on from what
     /// is there, with however many workers.
     #[arg(long, value_name = "FOLDER")]
@@ -238,18 +248,18 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
     let (notes, notes_reader) = Notes::new()?;
     let page = Page::open(&arguments.page, Hands::On)?;
     let launch = Launch::prepare(&arguments, &notes, page.as_ref())?;
-    if let Some(page) = &page {
-        page.feed.attend(launch.coordinator())?;
+    if let (Some(page), Some(coordinator)) = (&page, launch.coordinator()) {
+        page.feed.attend(coordinator)?;
         if let Some(link) = &page.link {
             notes.say(&format!("page at {link}"));
         }
     }
-    let door = match arguments.elastic {
-        false => None,
-        true => {
+    let door = match launch.coordinator().filter(|_| arguments.elastic) {
+        None => None,
+        Some(coordinator) => {
             let name = arguments.name.clone();
             let name = name.unwrap_or_else(|| std::process::id().to_string());
-            let door = Door::open(&name, launch.coordinator().clone())
+            let door = Door::open(&name, coordinator.clone())
                 .map_err(|error| UsageError::new(format!("{error:#}")))?;
             if !arguments.quiet {
                 notes.say(&format!(
@@ -440,7 +450,9 @@ impl Job<'_> {
 
     /// Workers that were asked to leave.
     fn retired(&self, workers: &Workers) -> Vec<Rank> {
-        let retired = self.launch.coordinator().retired().unwrap_or_default();
+        // Elsewhere nobody here is told; who leaves as it was asked to ends well.
+        let retired = self.launch.coordinator().and_then(|coordinator| coordinator.retired().ok());
+        let retired = retired.unwrap_or_default();
         let found = workers.0.iter().filter(|worker| retired.contains(&worker.pid()));
         found.map(|worker| worker.rank).collect()
     }

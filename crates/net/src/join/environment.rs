@@ -8,8 +8,9 @@ use crate::{
     coordinator::Log,
     error::{NetError, Result},
     secret::Secret,
+    store::Etcd,
 };
-use paceline_job::{Rank, Settings};
+use paceline_job::{Plan, Rank};
 use paceline_sync::agreement::Limits;
 use std::{ops::RangeInclusive, str::FromStr, time::Duration};
 
@@ -57,7 +58,9 @@ impl JoinConfig {
         let mut config = JoinConfig::new(coordinator, secret);
         config.rank = rank;
         config.size = size;
-        config.hosting = (hosted && rank == Some(Rank(0))).then(Settings::default);
+        if (hosted && rank == Some(Rank(0))) || config.coordinator.starts_with(Etcd::SCHEME) {
+            config.hosting = Some(plan(variables)?);
+        }
         config.interface = variables("PACELINE_INTERFACE");
         config.port_range = port_range(variables)?;
         config.encryption = encryption(variables)?;
@@ -78,6 +81,14 @@ impl JoinConfig {
         }
         Ok(config)
     }
+}
+
+/// What a job begins with whose coordinator this process may host.
+fn plan(variables: Variables<'_>) -> Result<Plan> {
+    let Some(file) = variables("PACELINE_PLAN") else { return Ok(Plan::default()) };
+    let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+    let plan = text.and_then(|text| Plan::parse(&text).map_err(|error| error.to_string()));
+    plan.map_err(|problem| wrong("PACELINE_PLAN", file, problem))
 }
 
 /// Which worker this is, as its launcher says.
