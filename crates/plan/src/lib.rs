@@ -26,6 +26,7 @@ use candidate::Candidate;
 use evaluate::Evaluator;
 use memory::Fit;
 use paceline_job::Plan;
+use search::Found;
 use std::ops::ControlFlow;
 
 /// Plan a job. `progress` hears of every replay, and ends the search early by breaking off; the best so far is the
@@ -48,23 +49,19 @@ pub fn optimize(
         evaluator.refill();
         found.push(annealing::run(&mut evaluator, &start, limits.seed)?);
     }
-    // Short replays chose; a long one has the last word, and what there was has it where nothing is better.
-    let mut best = (evaluator.confirm(&start)?, start.clone(), Vec::new());
+    // Short replays chose; long ones have the last word, and what there was has it where nothing is better by enough.
+    let as_it_is = evaluator.confirm(&start)?;
+    let mut best = (as_it_is, start.clone(), Vec::new());
     let mut engines = Vec::new();
-    for mut result in found {
-        if limits.least_gain > 0.0 {
-            evaluator.refill();
-            let simple =
-                search::simplified(&mut evaluator, &start, result.best.clone(), limits.least_gain);
-            if simple != result.best {
-                result.decisions = search::explained(&mut evaluator, &start, &simple);
-                result.best = simple;
-            }
-        }
-        let confirmed = evaluator.confirm(&result.best)?;
-        engines.push((result.engine, confirmed));
-        if confirmed < best.0 {
-            best = (confirmed, result.best, result.decisions);
+    for Found { engine, best: goal, decisions } in found {
+        let answer = if limits.least_gain > 0.0 {
+            search::worthwhile(&mut evaluator, (&start, as_it_is), goal, limits.least_gain)?
+        } else {
+            (evaluator.confirm(&goal)?, goal, decisions)
+        };
+        engines.push((engine, answer.0.min(as_it_is)));
+        if answer.0 < best.0 {
+            best = answer;
         }
     }
     let (after, candidate, mut chosen) = best;

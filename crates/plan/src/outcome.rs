@@ -17,7 +17,7 @@ pub struct Outcome {
     pub before_ms: f64,
     /// A step with the plan, replayed.
     pub after_ms: f64,
-    /// What each engine's best plan was confirmed to take.
+    /// What each engine would have answered by itself, as confirmed.
     pub engines: Vec<(&'static str, f64)>,
     /// What a worker needs, where it is known.
     pub memory: Option<MemoryUse>,

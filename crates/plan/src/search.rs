@@ -94,37 +94,62 @@ fn merged(decisions: Vec<Decision>) -> Vec<Decision> {
     merged
 }
 
-/// The goal without those differences from the start that gain less than a share of the step each: what gains least is
-/// undone first.
-pub(crate) fn simplified(
+/// The goal without those differences from the start that gain less than a share of the step each, by long replays: what gains
+/// least is undone first, and where all together gain less, everything is. What is left is explained by what a step would take
+/// longer without it.
+pub(crate) fn worthwhile(
     evaluator: &mut Evaluator<'_>,
-    start: &Candidate,
+    start: (&Candidate, f64),
     mut goal: Candidate,
     least_gain: f64,
-) -> Candidate {
-    let mut value = evaluator.estimate(&goal);
-    let allowed = least_gain * value;
+) -> Result<(f64, Candidate, Vec<Decision>), PlanError> {
+    let mut value = evaluator.confirm(&goal)?;
     // Each turn undoes one of the four.
-    for _ in 0..4 {
-        let undone = [
-            Candidate { credit: start.credit, ..goal.clone() },
-            Candidate { partition: start.partition, ..goal.clone() },
-            Candidate { strategy: start.strategy.clone(), ..goal.clone() },
-            goal.cut(start.cuts.clone()),
-        ];
-        let cheapest = undone
-            .into_iter()
-            .filter(|candidate| *candidate != goal)
-            .map(|candidate| (evaluator.estimate(&candidate), candidate))
-            .min_by(|one, other| one.0.total_cmp(&other.0));
-        match cheapest {
-            Some((found, candidate)) if found - value < allowed => {
-                (value, goal) = (found, candidate)
+    loop {
+        let mut undone: Vec<(Decision, Candidate)> = Vec::new();
+        for (pass, what, candidate) in differences(start.0, &goal) {
+            // A difference without which nothing can be played is the reason for all there is to gain.
+            let longer = evaluator.confirm(&candidate).unwrap_or(start.1) - value;
+            undone.push((
+                Decision { pass, what, expected_gain_ms: longer, applied: true },
+                candidate,
+            ));
+        }
+        let gain = |one: &(Decision, Candidate)| one.0.expected_gain_ms;
+        let least = undone.iter().min_by(|one, other| gain(one).total_cmp(&gain(other)));
+        match least {
+            Some(least) if gain(least) < least_gain * value => {
+                (value, goal) = (value + gain(least), least.1.clone());
             }
-            _ => break,
+            Some(_) if start.1 - value >= least_gain * value => {
+                return Ok((value, goal, undone.into_iter().map(|one| one.0).collect()));
+            }
+            _ => return Ok((start.1, start.0.clone(), Vec::new())),
         }
     }
-    goal
+}
+
+/// How a candidate differs from the start, in the words of decisions, and what it is without each difference.
+fn differences(start: &Candidate, goal: &Candidate) -> Vec<(Pass, String, Candidate)> {
+    let without = [
+        (
+            Pass::Strategy,
+            settings::said_strategy(goal),
+            Candidate { strategy: start.strategy.clone(), ..goal.clone() },
+        ),
+        (
+            Pass::TensorPartition,
+            settings::said_partition(goal),
+            Candidate { partition: start.partition, ..goal.clone() },
+        ),
+        (
+            Pass::Credit,
+            settings::said_credit(goal),
+            Candidate { credit: start.credit, ..goal.clone() },
+        ),
+        (Pass::TensorFusion, fusion::said(goal), goal.cut(start.cuts.clone())),
+    ];
+    without.into_iter().filter(|(.., candidate)| candidate != goal).collect()
 }
 
 /// How two candidates differ, in the words of decisions, with what the difference gains shared out by trying one

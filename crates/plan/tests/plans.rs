@@ -159,6 +159,28 @@ fn what_gains_too_little_stays_as_it_is() {
 }
 
 #[test]
+fn no_engine_changes_what_gains_too_little_by_long_replays_and_each_says_what_it_would_answer() {
+    for (number, task) in small_cases().iter().enumerate() {
+        for least_gain in [0.01, 0.1] {
+            let limits = |engine| Limits { engine, replays: 60, least_gain, ..Limits::default() };
+            let both = plan(task, &limits(Engine::Both));
+            let engines = [("search", Engine::Search), ("annealing", Engine::Annealing)];
+            for ((name, engine), said) in engines.into_iter().zip(&both.engines) {
+                let alone = plan(task, &limits(engine));
+                assert_eq!(*said, (name, alone.after_ms), "case {number}");
+                for found in [&alone, &both] {
+                    let gain = found.before_ms - found.after_ms;
+                    let enough = found.decisions.is_empty() || gain >= least_gain * found.after_ms;
+                    assert!(enough, "case {number}, {name}: {gain} of {}", found.before_ms);
+                    let settled = found.decisions.iter().all(|one| one.expected_gain_ms > 0.0);
+                    assert!(settled, "case {number}, {name}: {:?}", found.decisions);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn gains_add_up_however_few_replays_there_were() {
     for (number, task) in small_cases().iter().enumerate() {
         for engine in [Engine::Search, Engine::Annealing, Engine::Both] {
