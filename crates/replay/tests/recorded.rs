@@ -267,3 +267,38 @@ fn what_happens_before_the_wait_for_all_gradients_does_so_while_they_are_on_thei
     assert_eq!(job.layered.as_ref().unwrap().asides_of(1).len(), 1);
     assert_takes_what_was_measured(&job);
 }
+
+#[test]
+fn a_last_step_that_was_cut_off_at_its_beginning_is_left_out_and_reported() {
+    let worker = |last: i64| {
+        let span = |begin: i64| Span {
+            name: "kernel".into(),
+            lane: LaneId(0),
+            begin: Stamp(begin),
+            length: 5,
+            kind: FORWARD,
+            after: Vec::new(),
+        };
+        let step = |number, begin, end| Step { number, begin: Stamp(begin), end: Stamp(end) };
+        WorkerTrace {
+            host: "here".to_string(),
+            lanes: vec![Lane { name: "training".into(), kind: LaneKind::Thread }],
+            spans: (0..50).map(|place| span(place * 20)).chain([span(1001)]).collect(),
+            steps: vec![step(0, 0, 1000), step(1, 1000, 1000 + last)],
+            ..WorkerTrace::default()
+        }
+    };
+    let job = |last| {
+        let trace = Trace { workers: vec![worker(last)], ..Trace::default() };
+        Job::from_trace(&trace, &Clocks::default()).unwrap()
+    };
+    let cut = job(9);
+    assert_eq!((cut.graph.steps, &cut.measured[..]), (1, &[1000][..]));
+    assert!(cut.problems[0].text.contains("step 1, the last"), "{:?}", cut.problems);
+    let whole = job(800);
+    assert_eq!(
+        (whole.graph.steps, whole.problems.len()),
+        (2, 0),
+        "a step that does little is whole"
+    );
+}

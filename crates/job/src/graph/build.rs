@@ -67,14 +67,18 @@ impl Job {
         if trace.workers.iter().all(|worker| worker.steps.is_empty()) {
             return Job::from_trace(&as_one_step(trace)?, clocks);
         }
-        let steps = common_steps(trace);
+        let mut steps = common_steps(trace);
         if steps.is_empty() {
             return Err(BuildError::NoStep);
         }
+        let stub = leave_out_stub(trace, clocks, &mut steps);
         if trace.workers.iter().any(|worker| worker.layers.is_empty()) {
-            return Ok(Job { settings, ..observed::job(trace, clocks, &steps)? });
+            let mut job = Job { settings, ..observed::job(trace, clocks, &steps)? };
+            job.problems.extend(stub);
+            return Ok(job);
         }
-        let mut building = Building { trace, clocks, steps: &steps, problems: Vec::new() };
+        let problems = stub.into_iter().collect();
+        let mut building = Building { trace, clocks, steps: &steps, problems };
         building.report_missing();
         let layered = building.layered();
         let measured = measured(trace, clocks, &steps);
@@ -114,6 +118,36 @@ fn common_steps(trace: &Trace) -> Vec<u64> {
     common.sort_unstable();
     common.dedup();
     common
+}
+
+/// A last step with less than this share of what the others have, in time and in spans, was cut off when recording ended.
+const STUB: f64 = 0.1;
+
+/// Leave out a last step of which next to nothing was recorded: it would count like a whole one.
+fn leave_out_stub(trace: &Trace, clocks: &Clocks, steps: &mut Vec<u64>) -> Option<Problem> {
+    let lengths = measured(trace, clocks, steps);
+    let spans = steps.iter().map(|number| {
+        let of_worker = |worker| {
+            let (from, to) = window(worker, *number);
+            between(worker, from, to).count() as u64
+        };
+        trace.workers.iter().map(of_worker).sum()
+    });
+    if !is_stub(&lengths) || !is_stub(&spans.collect::<Vec<u64>>()) {
+        return None;
+    }
+    let number = steps.pop()?;
+    let text = format!("next to nothing was recorded of step {number}, the last; it is left out");
+    Some(Problem { place: "steps".to_string(), text, times: 1 })
+}
+
+/// Whether the last is next to nothing beside the one in the middle of the others.
+fn is_stub(amounts: &[u64]) -> bool {
+    let Some((last, others)) = amounts.split_last() else { return false };
+    let mut others = others.to_vec();
+    others.sort_unstable();
+    let middle = others.get(others.len() / 2).copied().unwrap_or(0);
+    (*last as f64) < STUB * middle as f64
 }
 
 /// Nanoseconds from the end of the step before to the end of each step, on the slowest worker; for the first one from

@@ -168,6 +168,8 @@ fn step(mut rows: Vec<Row>, problems: &mut Problems) -> WorkerTrace {
     }
     let mut worker = WorkerTrace {
         world: Some(1),
+        // A table says how long parts of a step take, not when they happened.
+        laid_out: true,
         lanes: vec![Lane { name: "compute".into(), kind: LaneKind::Thread }],
         ..WorkerTrace::default()
     };

@@ -131,7 +131,7 @@ mod tests {
             let names: Vec<_> = shown.shape.tensors.iter().map(|tensor| &*tensor.name).collect();
             assert_eq!(names, ["weight 0", "weight 1", "weight 2", "weight 3"]);
             for worker in &shown.workers {
-                assert!(near(worker.seconds, played.step_time(2).unwrap() * 1e-9, 0.03));
+                assert!(near(worker.seconds, played.step_time(3).unwrap() * 1e-9, 0.03));
                 for (place, (layer, (forward, backward))) in
                     worker.layers.iter().zip(TIMES).enumerate()
                 {

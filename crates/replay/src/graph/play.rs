@@ -57,10 +57,10 @@ impl Played {
     }
 }
 
-/// How many steps do not count, where `skip` of them are to warm up. Nor does the next one, because it finds less left over
-/// from the one before than later ones do; but the last one always counts.
+/// How many steps do not count, where `skip` of them are to warm up: at least the first, which finds nothing left over from one
+/// before it; but the last one always counts.
 pub fn warm_up(steps: usize, skip: usize) -> usize {
-    skip.saturating_add(1).min(steps.saturating_sub(1))
+    skip.max(1).min(steps.saturating_sub(1))
 }
 
 /// What a node waited for last.
@@ -329,8 +329,8 @@ mod tests {
     fn steps_to_warm_up_never_count_while_one_is_left() {
         let ends = [700, 1000, 1200].map(|end| vec![Time(end), Time(end - 5)]);
         let mut played = Played { steps: ends.to_vec(), ..Played::default() };
-        assert_eq!(played.step_time(0), Some(250.0));
-        assert_eq!(played.step_time(1), Some(200.0));
+        assert_eq!(played.step_time(0), Some(250.0), "the first finds nothing left over");
+        assert_eq!(played.step_time(1), Some(250.0), "and is the one to warm up");
         assert_eq!(played.step_time(2), Some(200.0), "the last step, not all of them as one");
         played.steps.truncate(1);
         assert_eq!(played.step_time(0), Some(700.0));
