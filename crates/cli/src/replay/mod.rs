@@ -67,12 +67,13 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
 
-    /// For --what-if: take all workers to be like worker 0, and play one for all of them. Costs no more with a thousand
-    /// workers than with one; for the strategy `ring` and one worker on each host.
+    /// For --what-if: take all workers to be like worker 0, and play one for all of them. Costs little more with a
+    /// thousand workers than with one; for the strategy `ring` and one worker on each host.
     #[arg(long, requires = "what_if")]
     pub alike: bool,
 
-    /// Steps at the beginning that do not count [default: 1, if there are more than two].
+    /// Steps at the beginning that do not count. The first one does not in any case, unless it is the only one: nothing is left over
+    /// for it from a step before [default: 1].
     #[arg(long, value_name = "N")]
     pub skip: Option<usize>,
 

@@ -22,6 +22,7 @@ pub struct Report {
     workers: usize,
     hosts: usize,
     steps: usize,
+    /// Of them, those at the beginning that do not count.
     skipped: usize,
     operations: usize,
     bandwidth: Option<String>,
@@ -36,6 +37,8 @@ pub struct Report {
     /// Played with operations as long as recorded: this checks the graph.
     recorded_step_ms: f64,
     recorded_error: Option<f64>,
+    /// Whether the file says how long things take and not when they happened, as tables of layers do: nothing was measured then.
+    laid_out: bool,
     /// Steps of the trace that lack events, or may: then a small error does not show that the graph has all there was.
     lossy_steps: usize,
     /// Whether operations were carried out by the engines in what follows; otherwise they take as long as recorded.
@@ -78,7 +81,7 @@ impl Report {
             workers: job.graph.workers.len(),
             hosts: hosts(&job.graph),
             steps: job.graph.steps as usize,
-            skipped: skip,
+            skipped: warm_up(job.graph.steps as usize, skip),
             operations: job.graph.operations.len(),
             bandwidth: (simulated && !in_memory).then(|| scenario.wire.rate.to_string()),
             memory: (simulated && in_memory).then(|| scenario.memory.rate.to_string()),
@@ -88,6 +91,7 @@ impl Report {
             measured_step_ms: measured,
             recorded_step_ms,
             recorded_error: error(recorded_step_ms),
+            laid_out,
             lossy_steps: loaded.trace.lossy_steps(),
             simulated,
             predicted_error: error(analysis.step_ms).filter(|_| simulated),
@@ -166,6 +170,7 @@ impl Report {
             rows.push(vec!["measured".to_string(), time(measured), String::new()]);
         }
         let recorded = match self.lossy_steps {
+            0 if self.laid_out => "as the lengths in the file add up",
             0 => "replayed, operations as recorded",
             _ => "replayed, operations as recorded, events missing",
         };
