@@ -46,7 +46,7 @@ Then apply it: paceline run -n 4 --plan plan.toml -- python train.py
 Exit codes:
   0  planned (and verified)
   1  the trace cannot be read or planned, or the program of --verify failed
-  2  the command line is wrong")]
+  2  the command line is wrong, or does not say what this trace cannot")]
 pub struct OptimizeArgs {
     /// A trace: a folder with one file for each worker, or a single file.
     #[arg(value_name = "TRACE")]

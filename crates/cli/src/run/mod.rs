@@ -270,6 +270,9 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
         }
     };
     let recording = arguments.trace.as_deref().map(Recording::into);
+    if let Some(warning) = recording.as_ref().and_then(|it| it.leftovers(arguments.size)) {
+        notes.say(&warning);
+    }
     let mut guard = Guard::start()?;
     let (mut workers, streams) = Workers::start(&arguments, &launch, &mut guard)?;
     let prefix = if arguments.no_prefix { Prefix::None } else { Prefix::Rank };

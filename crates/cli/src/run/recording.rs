@@ -1,7 +1,7 @@
 //! Whether anything was recorded into the folder of `--trace`. What is in a trace is not known here.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -16,6 +16,19 @@ pub struct Recording {
 impl Recording {
     pub fn into(folder: &Path) -> Recording {
         Recording { folder: folder.to_path_buf(), before: files(folder) }
+    }
+
+    /// What to say if traces lie there that this job's workers do not replace: they would be read with its own.
+    pub fn leftovers(&self, size: usize) -> Option<String> {
+        let own = |rank: usize| self.folder.join(format!("worker-{rank}.json.gz"));
+        let own: HashSet<PathBuf> = (0..size).map(own).collect();
+        let others = self.before.keys().filter(|path| !own.contains(*path)).count();
+        (others > 0).then(|| {
+            format!(
+                "{} has {others} files that are not of this job; commands that read the folder will read them, too",
+                self.folder.display()
+            )
+        })
     }
 
     /// What to say if the job left nothing there.

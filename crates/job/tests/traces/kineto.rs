@@ -369,6 +369,17 @@ fn steps_that_lost_events_are_counted_and_whole_ones_are_not() {
     };
     assert_eq!(lossy(drop_one), 1, "a launch without its kernel");
     assert_eq!(lossy(|made| made.events.retain(|event| !is_kernel(event))), 3, "no kernels");
+    let is_launch = |event: &Event| event.name.contains("Launch");
+    let unlaunched = |made: &mut Made| {
+        let last = made.events.iter().rposition(is_launch).unwrap();
+        made.events.remove(last);
+    };
+    assert_eq!(lossy(unlaunched), 1, "a kernel without its launch");
+    let before = |made: &mut Made| {
+        let first = made.events.iter().position(is_launch).unwrap();
+        made.events.remove(first);
+    };
+    assert_eq!(lossy(before), 0, "it may have been launched before anything was recorded");
     let alike = |made: &mut Made| {
         let known = made.events.iter_mut().filter(|event| event.args.contains_key("correlation"));
         known.for_each(|event| _ = event.args.insert("correlation".into(), 7.into()));

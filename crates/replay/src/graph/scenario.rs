@@ -120,6 +120,9 @@ pub enum Change {
     FirstCome,
 }
 
+/// More would take hours to play, or more memory than there is.
+const MOST_WORKERS: usize = 1 << 16;
+
 /// A change that cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {
@@ -166,8 +169,13 @@ impl FromStr for Change {
                 Change::Latency(latency)
             }
             "workers" => match value.parse() {
-                Ok(count) if count > 0 => Change::Workers(count),
-                _ => return Err(wrong(format!("`{value}` is no number of workers, such as 8"))),
+                Ok(count) if (1..=MOST_WORKERS).contains(&count) => Change::Workers(count),
+                _ => {
+                    let why = format!(
+                        "`{value}` is no number of workers from 1 to {MOST_WORKERS}, such as 8"
+                    );
+                    return Err(wrong(why));
+                }
             },
             "strategy" => {
                 let strategy = StrategyChoice(value.to_string());
@@ -179,7 +187,12 @@ impl FromStr for Change {
                 ByteSize(0) => return Err(wrong("chunks have at least a byte".to_string())),
                 bytes => Change::Partition(bytes),
             },
-            "credit" => Change::Credit(value.parse().map_err(quantity)?),
+            "credit" => match value.parse().map_err(quantity)? {
+                ByteSize(0) => {
+                    return Err(wrong("without credit nothing is ever sent".to_string()));
+                }
+                bytes => Change::Credit(bytes),
+            },
             "batch" => Change::Batch(factor()?),
             "device" => Change::Device(factor()?),
             "precision" => Change::Precision(match value {
@@ -247,6 +260,8 @@ mod tests {
         for (text, part) in [
             ("bandwith=1gbit", "bandwidth=25gbit"),
             ("workers=0", "such as 8"),
+            ("workers=65537", "from 1 to 65536"),
+            ("credit=0", "nothing is ever sent"),
             ("batch=-1", "such as 2x"),
             ("device=1e300x", "from 0.001 to 1000"),
             ("device=nan", "from 0.001 to 1000"),

@@ -228,8 +228,8 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
     }
     missing += sends.values().filter(|(_, taken)| !taken).count() as u64;
     for (text, times) in [
-        ("messages of which only one end was recorded; they say nothing about clocks", missing),
-        ("messages that were recorded more than once; one of them counts", repeated),
+        ("only one end was recorded, which says nothing about clocks", missing),
+        ("recorded more than once; one of them counts", repeated),
     ] {
         if times > 0 {
             problems.push(Problem { place: "messages".to_string(), text: text.to_string(), times });

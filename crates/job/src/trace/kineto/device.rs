@@ -11,29 +11,39 @@ use super::{
 use crate::trace::{Kind, LaneId, Span, SpanId, Stamp, problems::Problems};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Tie launches, what devices did, and waits to each other.
-pub fn link(gathered: &Gathered, nesting: &Nesting, spans: &mut [Span], problems: &mut Problems) {
+/// Tie launches, what devices did, and waits to each other. When something began whose launch was lost: not what was launched
+/// before anything was recorded.
+pub fn link(
+    gathered: &Gathered,
+    nesting: &Nesting,
+    spans: &mut [Span],
+    problems: &mut Problems,
+) -> Vec<Stamp> {
     let calls = calls_by_correlation(gathered, problems);
-    let (mut orphans, mut early, mut again) = (0, 0, 0);
+    let (mut orphans, mut early, mut again) = (Vec::new(), 0, 0);
+    let mut first_known: Option<Stamp> = None;
     let mut launched = HashSet::new();
     for (at, note) in gathered.notes.iter().enumerate().filter(|(_, note)| note.class.on_device()) {
         let Some(call) = note.correlation.and_then(|id| calls.get(&id).copied()) else {
-            orphans += 1;
+            orphans.push(gathered.raw[at].begin);
             continue;
         };
+        let begun = gathered.raw[at].begin;
+        first_known = Some(first_known.map_or(begun, |known| known.min(begun)));
         // A graph has many kernels; any other call launches one.
         let once = note.class == Class::Kernel && !gathered.raw[call].name.contains("GraphLaunch");
         if once && !launched.insert(call) {
             again += 1;
             continue;
         }
-        let begun = gathered.raw[at].begin;
         early += u64::from(gathered.raw[call].begin.since(begun) > ROUNDING);
         spans[at].after.push(SpanId(call as u32));
         spans[at].kind = Kind::Work(nesting.phases[call]);
         spans[call].kind = Kind::Launch;
     }
-    problems.add_times("the launch of something a device did is not in the file", orphans);
+    problems
+        .add_times("the launch of something a device did is not in the file", orphans.len() as u64);
+    orphans.retain(|begun| first_known.is_some_and(|known| known < *begun));
     problems.add_times(
         "a kernel has the correlation of another; the first one is tied to the launch",
         again,
@@ -46,6 +56,7 @@ pub fn link(gathered: &Gathered, nesting: &Nesting, spans: &mut [Span], problems
     );
     link_waits(gathered, &calls, &queues, spans, problems);
     link_stream_waits(gathered, &calls, &queues, spans);
+    orphans
 }
 
 /// When something was launched that is not in the file. Memory of no length is filled by nobody, so a fill may be missing.

@@ -53,7 +53,7 @@ fn worker(mut gathered: Gathered, header: &chrome::Header, problems: &mut Proble
     gathered.order(header.base(), problems);
     let nesting = nesting::Nesting::of(&gathered, problems);
     let mut spans = gathered.spans(&nesting);
-    device::link(&gathered, &nesting, &mut spans, problems);
+    let unlaunched = device::link(&gathered, &nesting, &mut spans, problems);
     let groups = collectives::Groups::of(header);
     collectives::name(&gathered, &nesting, &groups, &mut spans, problems);
     device::wait_for_collectives(&gathered, &nesting, &mut spans, problems);
@@ -62,7 +62,7 @@ fn worker(mut gathered: Gathered, header: &chrome::Header, problems: &mut Proble
     let lost = device::launches_of_nothing(&gathered, &spans);
     problems.add_times("what a call launched is not in the file", lost.len() as u64);
     device::split_blocking_copies(&gathered, &mut spans);
-    let at = gathered.lost.iter().copied().chain(lost).collect();
+    let at = gathered.lost.iter().copied().chain(lost).chain(unlaunched).collect();
     let mut worker = WorkerTrace {
         rank: header.rank().unwrap_or_default(),
         world: header.world(),
@@ -108,7 +108,7 @@ fn steps(gathered: &Gathered, nesting: &nesting::Nesting, problems: &mut Problem
         0 if trains => problems.add(
             "no steps are marked (call `profiler.step()` after each step), so there are none",
         ),
-        0 => problems.add("no steps are marked, so there are none"),
+        0 => problems.add("no steps are marked; replay takes the whole file for one"),
         _ => problems.add(
             "no steps are marked; they are taken to go from the end of one `Optimizer.step` to the end of the next",
         ),
