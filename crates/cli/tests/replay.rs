@@ -265,7 +265,7 @@ fn workers_of_one_host_need_no_bandwidth_for_what_no_wire_carries() {
     assert!(notes(&found).contains("no wire"), "{found}");
     let asked = ["--what-if", "straggler=none", "--what-if", "bandwidth=1gbit"];
     let found = report(&[&["replay", trace], &asked[..]].concat());
-    assert_eq!(answers(&found), [20.0, 20.0], "{found}");
+    assert_eq!(answers(&found), [25.0, 25.0], "{found}");
     assert!(notes(&found).contains("change nothing"), "{found}");
     let refused = paceline(&["replay", trace, "--what-if", "partition=1MiB"]);
     let error = String::from_utf8_lossy(&refused.stderr).to_string();
@@ -278,7 +278,7 @@ fn operations_whose_other_workers_are_missing_take_as_long_as_recorded_and_it_is
     let trace = profiled(&folder.path().join("first.json"), 0, 8);
     let asked = ["--what-if", "workers=16+precision=f16", "--what-if", "bandwidth=1gbit"];
     let found = report(&[&["replay", &trace], &asked[..]].concat());
-    assert_eq!(answers(&found), [20.0, 20.0], "{found}");
+    assert_eq!(answers(&found), [25.0, 25.0], "{found}");
     assert_eq!(found["exposed_comm_ms"], json!(4.0), "{found}");
     assert!(notes(&found).contains("of 8 workers, of whom the trace has one"), "{found}");
     for more in [&[][..], &["--workers", "4"]] {
