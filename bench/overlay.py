@@ -60,29 +60,25 @@ def main() -> int:
 
 
 def compare(ours: list[Event], marked: list[Event]) -> None:
-    around: dict[tuple[str, str], list[Event]] = collections.defaultdict(list)
-    for event in marked:
-        around[event.lane, event.name].append(event)
-
-    def agrees(piece: Event) -> bool:
-        return any(
-            event.begin - ROUNDED <= piece.begin and piece.end <= event.end + ROUNDED
-            for event in around[piece.lane, piece.name]
-        )
-
-    say("our path", ours, [piece for piece in ours if not agrees(piece)], "marked events")
-    pieces: dict[tuple[str, str], list[Event]] = collections.defaultdict(list)
-    for piece in ours:
-        pieces[piece.lane, piece.name].append(piece)
-
-    def is_ours(event: Event) -> bool:
-        return any(
-            event.begin - ROUNDED <= piece.begin and piece.end <= event.end + ROUNDED
-            for piece in pieces[event.lane, event.name]
-        )
-
+    marked_by, ours_by = by_place(marked), by_place(ours)
+    missed = [piece for piece in ours if not any(holds(event, piece) for event in marked_by[piece.lane, piece.name])]
+    say("our path", ours, missed, "marked events")
     own = innermost(marked)
-    say("the marked path", own, [event for event in own if not is_ours(event)], "events of ours")
+    missed = [event for event in own if not any(holds(event, piece) for piece in ours_by[event.lane, event.name])]
+    say("the marked path", own, missed, "events of ours")
+
+
+def by_place(events: list[Event]) -> dict[tuple[str, str], list[Event]]:
+    """By where they happened and what they are called."""
+    found: dict[tuple[str, str], list[Event]] = collections.defaultdict(list)
+    for event in events:
+        found[event.lane, event.name].append(event)
+    return found
+
+
+def holds(event: Event, piece: Event) -> bool:
+    """Whether a piece lies inside an event, but for rounding."""
+    return event.begin - ROUNDED <= piece.begin and piece.end <= event.end + ROUNDED
 
 
 def innermost(events: list[Event]) -> list[Event]:

@@ -53,8 +53,8 @@ class System:
     #: By turns.
     disturbances = ("kill", "stop")
 
-    def __init__(self, options: argparse.Namespace, folder: pathlib.Path) -> None:
-        self.options, self.folder = options, folder
+    def __init__(self, options: argparse.Namespace, folder: pathlib.Path, disturbed: bool) -> None:
+        self.options, self.folder, self.disturbed = options, folder, disturbed
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -166,6 +166,8 @@ class Cluster(System):
         )  # fmt: skip
 
     def cuts(self) -> list[float]:
+        if not self.disturbed:
+            return []
         # Between other disturbances, one in five intervals.
         interval, patience = self.options.interval, self.options.patience
         return [at * interval + interval / 2 for at in range(4, int(patience / interval), 5)]
@@ -290,9 +292,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def play(kind: type[System], options: argparse.Namespace, disturbances: list[str]) -> dict[str, Any]:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
-    system = kind(options, folder)
-    if not disturbances:
-        system.cuts = list
+    system = kind(options, folder, bool(disturbances))
     lots, events = random.Random(options.seed), []
     began = time.time()
     cuts = [{"what": "cut", "at": began + at} for at in system.cuts()]

@@ -34,8 +34,6 @@ from paceline.policy import Context, Policy
 SEPARATOR = ";"
 #: Under which workers vote.
 VOTE = "vote"
-#: What one worker wants for itself.
-LEAVE = adaptation.LEAVE
 
 
 class Shipped(Policy):
@@ -81,7 +79,7 @@ class Shipped(Policy):
 
     def refused(self, ctx: Context, wish: str, reason: str) -> None:
         # What one worker wants for itself, it alone knows to be refused.
-        if ctx.rank == 0 or wish == LEAVE:
+        if ctx.rank == 0 or wish == adaptation.LEAVE:
             print(f"paceline: policy {self._text}: {wish} stays as it is: {reason}", file=sys.stderr, flush=True)
 
     def _call(self, hook: str, ctx: Context) -> None:

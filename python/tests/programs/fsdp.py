@@ -92,7 +92,7 @@ def keeps_whole_parameters_after_forward() -> None:
 
 
 def reduces_in_half_precision() -> None:
-    # PyTorch 2.15 cannot multiply matrices of such sizes by oneDNN where the processor has AMX.
+    # With oneDNN, PyTorch 2.15 fails to multiply matrices of such sizes on some processors, whoever communicates.
     with torch.backends.mkldnn.flags(enabled=False):
         agrees_with_gloo(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
