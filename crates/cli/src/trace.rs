@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use clap::Args;
-use paceline_job::trace::{Collective, Kind, Lane, Phase, Problem, Stamp, Trace, WorkerTrace};
+use paceline_job::trace::{
+    Collective, Kind, Lane, LaneKind, Phase, Problem, Stamp, Trace, WorkerTrace,
+};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -248,7 +250,15 @@ fn lanes(worker: &WorkerTrace) -> Vec<LaneContents> {
         let covers_ms = timed.then_some(covered);
         LaneContents { lane: lane.clone(), spans, covers_ms }
     };
-    contents.map(lane).collect()
+    let mut lanes: Vec<LaneContents> = contents.map(lane).collect();
+    lanes.sort_by_cached_key(|contents| place(&contents.lane));
+    lanes
+}
+
+/// Where a lane is listed: by its kind and name, whichever was seen first, and worker 10 after worker 9.
+fn place(lane: &Lane) -> (LaneKind, String, Option<u64>) {
+    let name = lane.name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    (lane.kind, name.to_owned(), lane.name[name.len()..].parse().ok())
 }
 
 fn kind_name(kind: &Kind) -> &'static str {
@@ -296,6 +306,24 @@ mod tests {
         let text = contents.text();
         assert!(text.contains("step 0") && text.contains("10.000 ms"), "{text}");
         assert!(text.ends_with("Nothing is wrong with it.\n"), "{text}");
+    }
+
+    #[test]
+    fn lanes_are_listed_by_what_they_are_and_not_by_who_was_first() {
+        let lane = |kind, name: &str| Lane { name: name.to_owned(), kind };
+        let mut lanes = [
+            lane(LaneKind::Network, "to worker 10"),
+            lane(LaneKind::Network, "to worker 9"),
+            lane(LaneKind::Network, "operations"),
+            lane(LaneKind::Thread, "main thread"),
+            lane(LaneKind::Network, "from worker 1"),
+        ];
+        lanes.sort_by_cached_key(place);
+        let names: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["main thread", "from worker 1", "operations", "to worker 9", "to worker 10"]
+        );
     }
 
     #[test]
