@@ -1,4 +1,4 @@
-//! How errors become exit codes: 1 for what failed, 2 for what was asked wrongly. It knows no command.
+//! How errors become text and exit codes: 1 for what failed, 2 for what was asked wrongly. It knows no command.
 
 use std::{fmt, process::ExitCode};
 
@@ -29,7 +29,33 @@ pub fn with_whoever_reads() {
     }
 }
 
+/// An error and its causes, each once: many say theirs in their own text.
+pub fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        match said.contains(&cause) {
+            true => said,
+            false if said.is_empty() => cause,
+            false => format!("{said}: {cause}"),
+        }
+    })
+}
+
 /// The code for a command that did not succeed.
 pub fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_that_was_named_already_is_not_named_again() {
+        let full = || anyhow!("no space left");
+        assert_eq!(said(&full()), "no space left");
+        assert_eq!(said(&full().context("cannot write a")), "cannot write a: no space left");
+        let named = full().context("cannot write a: no space left; free some");
+        assert_eq!(said(&named), "cannot write a: no space left; free some");
+    }
 }

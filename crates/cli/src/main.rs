@@ -142,7 +142,7 @@ fn main() -> ExitCode {
         Command::Guard => run::guard::stand().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("paceline: {error:#}");
+        eprintln!("paceline: {}", exit::said(&error));
         exit::code(&error)
     })
 }

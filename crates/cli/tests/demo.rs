@@ -172,6 +172,25 @@ fn an_interrupt_in_any_stage_ends_every_process_with_a_word() {
 }
 
 #[test]
+fn a_worker_that_was_ended_by_another_is_named_with_what_ended_it() {
+    let mut command = demo(&["--plain"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(command);
+    let stdout = BufReader::new(running.0.stdout.take().unwrap());
+    let mut lines = stdout.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("first come")), "{}", running.complaints());
+    let children = running.children();
+    // What the kernel does where memory is short.
+    // SAFETY: kill touches no memory; nobody has waited for the process.
+    assert_eq!(unsafe { libc::kill(children[1] as i32, libc::SIGKILL) }, 0);
+    assert!(lines.all(|line| !line.contains("what changed")));
+    assert_eq!(running.end().code(), Some(1));
+    let complaints = running.complaints();
+    assert!(complaints.contains("worker 1 was ended by SIGKILL"), "{complaints}");
+    see_gone(&children);
+}
+
+#[test]
 fn a_terminal_is_as_it_was_after_an_interrupt() {
     let (mut terminal, mut other) = (0, 0);
     let null = std::ptr::null_mut::<u8>();
@@ -228,6 +247,10 @@ fn what_is_wrong_is_said_before_anything_is_started() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("empty folder"), "{said}");
 
+    let (code, said) = refused(&["--trace", "/proc/nowhere/at/all"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/proc/nowhere/at/all"), "{said}");
+
     for wrong in
         [["--seconds", "0"], ["--rate", "fast"], ["--rate", "1kbit"], ["--batch", "100000"]]
     {
@@ -240,6 +263,6 @@ fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let (code, said) = refused(&["--plain", "--port", &port]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&port), "{said}");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&port) && said.contains("leave it out"), "{said}");
 }

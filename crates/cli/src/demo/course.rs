@@ -50,15 +50,19 @@ impl Stage {
     /// What is done at its beginning.
     pub fn beginning(self) -> &'static str {
         match self {
-            Stage::FirstCome => "first come, first served: tensors leave whole, as they come",
-            Stage::Scheduled => {
-                "scheduled by layer: pieces, those that are needed first before others"
-            }
-            Stage::SlowLink => "the tuner watches",
-            Stage::Killed => "the same workers in another job, whose workers may come and go",
+            Stage::FirstCome => "tensors leave whole, as they come",
+            Stage::Scheduled => "in pieces, those that the next step needs first before others",
+            Stage::SlowLink => "first the tuner watches, to learn what is usual",
+            Stage::Killed => "the same workers, in another job: they may come and go",
             Stage::Joined => "starting another worker",
-            Stage::Replay => "replaying the recorded steps in virtual time",
+            Stage::Replay => "the recorded steps, played in virtual time",
         }
+    }
+
+    /// Both, with its place among all.
+    pub fn announced(self) -> String {
+        let place = Stage::ALL.iter().take_while(|other| **other != self).count() + 1;
+        format!("[{place}/{}] {}: {}", Stage::ALL.len(), self.title(), self.beginning())
     }
 }
 
@@ -173,6 +177,12 @@ impl Course {
             keep(&mut self.losses, step.loss);
         }
         self.span.push(step);
+    }
+
+    /// What came of a stage, in place of what was said of it before.
+    pub fn result(&mut self, stage: Stage, text: String) {
+        self.results.retain(|(other, _)| *other != stage);
+        self.results.push((stage, text));
     }
 
     /// What a worker process is about.

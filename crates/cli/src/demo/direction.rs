@@ -185,8 +185,7 @@ impl<'s> Demo<'s> {
         seconds: f64,
         until: f64,
     ) -> Result<Vec<StepReport>> {
-        self.begin(stage, until);
-        self.say(stage.beginning())?;
+        self.begin(stage, until)?;
         self.run(self.scaled(seconds), LEAST_STEPS)?;
         Ok(self.course.counted())
     }
@@ -196,9 +195,13 @@ impl<'s> Demo<'s> {
     }
 
     /// A stage begins, of which what follows next is so much.
-    pub(super) fn begin(&mut self, stage: Stage, until: f64) {
+    pub(super) fn begin(&mut self, stage: Stage, until: f64) -> Result<()> {
         self.course.stage = Some((stage, 0.0));
         self.part = 0.0..until;
+        self.course.event = stage.beginning().to_string();
+        self.note(&stage.announced());
+        self.show.line(&stage.announced())?;
+        self.show.refresh(&self.course)
     }
 
     /// What follows next is more of the stage.
@@ -239,6 +242,8 @@ impl<'s> Demo<'s> {
                 self.course.see(number, step.clone());
                 Ok(Some((number, Report::Step(step))))
             }
+            // A thought that was begun in a job that is over changes nothing any more.
+            Some((_, Report::Decided(_))) if !self.is_tuned() => Ok(None),
             Some((_, Report::Decided(decision))) => {
                 self.course.tuner = Some(decision.to_string());
                 self.show.line(&format!("tuner: {decision}"))?;
@@ -247,6 +252,10 @@ impl<'s> Demo<'s> {
             }
             other => Ok(other),
         }
+    }
+
+    fn is_tuned(&self) -> bool {
+        matches!(self.course.stage, Some((Stage::SlowLink, _)))
     }
 
     /// Wait until all who are there have said something.
@@ -294,7 +303,7 @@ impl<'s> Demo<'s> {
     }
 
     pub(super) fn over(&mut self, stage: Stage, result: String) {
-        self.course.results.push((stage, result.clone()));
+        self.course.result(stage, result.clone());
         self.note(&format!("{}: {result}", stage.title()));
         // A line that cannot be shown shows at the next.
         let _ = self.show.line(&format!("  {result}"));

@@ -5,6 +5,7 @@ mod course;
 mod direction;
 mod images;
 mod learner;
+mod memory;
 mod outcome;
 mod prediction;
 mod protocol;
@@ -29,12 +30,13 @@ use paceline_job::{ByteSize, Rate};
 use show::Show;
 use stages::{USUAL_SECONDS, WORKERS};
 use std::{
+    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-/// What a worker takes besides its images: parameters, activations of a batch, buffers of links.
-const WORKER_BYTES: u64 = 96 << 20;
+/// What a worker takes besides its images, at most: parameters, activations of a batch, buffers of links.
+const WORKER_BYTES: u64 = 32 << 20;
 
 /// The slowest link that can be asked for.
 const LEAST_MEGABITS: f64 = 5.0;
@@ -103,12 +105,14 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
     }
     let data = Data::load(arguments.data.as_deref())?;
     let needed = (WORKERS as u64 + 1) * (WORKER_BYTES + data.bytes() as u64);
+    let images = data.train.len();
     drop(data);
-    if let Some(free) = available_memory() {
+    if let Some(free) = memory::available() {
         check_memory(needed, free)?;
     }
+    check_port(arguments.port)?;
     if let Some(folder) = &arguments.trace {
-        check_empty(folder)?;
+        make_empty(folder)?;
     }
     let kept = tempfile::tempdir().context("there is no place for the trace")?;
     let traces = arguments.trace.clone().unwrap_or_else(|| kept.path().to_path_buf());
@@ -121,6 +125,8 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
     };
     let page = Page::open(&arguments.page, Hands::Off)?;
     let mut show = Show::suitable(arguments.plain, arguments.json)?;
+    let of = arguments.data.as_ref().map_or("Fashion-MNIST".into(), |it| it.to_string_lossy());
+    show.line(&format!("a convolutional network learns from {images} images of {of}"))?;
     let demo = Demo::new(conditions, arguments.data.as_deref(), &mut show, interrupt);
     let played = demo.shown_on(page.as_ref())?.play();
     // The terminal is as it was before anything else is said.
@@ -146,17 +152,27 @@ fn check_rate(rate: Rate) -> Result<()> {
     Err(UsageError::new(text).into())
 }
 
-/// Files of another run beside ours would be taken for workers of it.
-fn check_empty(folder: &Path) -> Result<()> {
-    let Ok(mut files) = std::fs::read_dir(folder) else { return Ok(()) };
-    if files.next().is_none() {
-        return Ok(());
+/// Workers meet there a moment later: whoever has it now will have it then.
+fn check_port(port: u16) -> Result<()> {
+    if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        let remedy = "give another one, or leave it out for any that is free";
+        return Err(UsageError::new(format!("--port {port}: {error}; {remedy}")).into());
     }
-    let text = format!(
-        "--trace {}: there is something in it; give an empty folder or a new one",
-        folder.display()
-    );
-    Err(UsageError::new(text).into())
+    Ok(())
+}
+
+/// A folder for the trace. Files of another run beside ours would be taken for workers of it.
+fn make_empty(folder: &Path) -> Result<()> {
+    let unusable = |why: &dyn std::fmt::Display| {
+        let remedy = "give an empty folder or a new one";
+        UsageError::new(format!("--trace {}: {why}; {remedy}", folder.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
+    let mut files = std::fs::read_dir(folder).map_err(|error| unusable(&error))?;
+    match files.next() {
+        None => Ok(()),
+        Some(_) => Err(unusable(&"there is something in it").into()),
+    }
 }
 
 fn check_memory(needed: u64, free: u64) -> Result<()> {
@@ -165,17 +181,9 @@ fn check_memory(needed: u64, free: u64) -> Result<()> {
     }
     let (needed, free) = (ByteSize(needed).rounded(), ByteSize(free).rounded());
     let text = format!(
-        "the demo needs about {needed} of memory, and {free} are free: end something else first"
+        "the demo needs about {needed} of memory and can have {free}: end something else first, or give its container more"
     );
     Err(UsageError::new(text).into())
-}
-
-/// What Linux says could be had without swapping; nothing where it does not say.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes << 10)
 }
 
 #[cfg(test)]
@@ -187,10 +195,5 @@ mod tests {
         assert!(check_memory(1 << 30, 1 << 30).is_ok());
         let refusal = check_memory(500 << 20, 100 << 20).unwrap_err().to_string();
         assert!(refusal.contains("500 MiB") && refusal.contains("100 MiB"), "{refusal}");
-    }
-
-    #[test]
-    fn linux_says_how_much_memory_is_free() {
-        assert!(available_memory().is_some_and(|bytes| bytes > 0));
     }
 }

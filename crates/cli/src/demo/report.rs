@@ -7,6 +7,7 @@ use super::{
     prediction::Prediction,
 };
 use crate::strategies::text::wrapped;
+use paceline_tune::{Action, Candidate, Decision};
 use serde_json::{Value, json};
 
 /// One row of the table.
@@ -28,14 +29,15 @@ pub fn table(outcome: &Outcome) -> String {
         text += &line([&changed, &before, &after], "");
         text += &wrapped(&means);
     }
-    text += &line(["replayed from the recorded trace", "predicted", "measured"], "");
+    text += &line(["replayed from the recorded trace", "predicted", "measured"], "      error");
     for (what, prediction) in predictions(outcome) {
         let [predicted, measured] = [prediction.predicted_ms, prediction.measured_ms]
             .map(|milliseconds| format!("{milliseconds:.0} ms/step"));
         let error = format!("{:>+9.1} %", 100.0 * prediction.error());
         text += &line([what, &predicted, &measured], &error);
     }
-    text
+    // A machine that does something else meanwhile is not equally fast in all of them.
+    text + "Medians over each stage's own steps: compare within a row, not between rows.\n"
 }
 
 fn predictions(outcome: &Outcome) -> Vec<(&'static str, &Prediction)> {
@@ -79,7 +81,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
             before: images(whole),
             after: images(without),
             means: format!(
-                "The other {} went on, in the same step; the longest took {:.2} s.",
+                "The other {} finished the step it died in, and went on; their longest step took {:.2} s.",
                 without.workers, outcome.longest_seconds
             ),
         },
@@ -88,7 +90,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
             before: images(without),
             after: images(together),
             means: format!(
-                "It got the others' state and made its first step within {:.1} s of its start; the others' longest took {:.2} s.",
+                "It got the others' state and made its first step within {:.1} s of its start; their longest step took {:.2} s.",
                 outcome.joining_seconds, outcome.longest_joining_seconds
             ),
         },
@@ -112,16 +114,11 @@ fn tuned(outcome: &Outcome) -> Row {
             changed: "the tuner's answer".to_string(),
             before: step(slow),
             after: "kept".to_string(),
-            means: "It found nothing that promises 5 % or more in the time it had.".to_string(),
+            means: kept(&outcome.decisions),
         };
     };
-    let promises = outcome.decisions.iter().rev();
-    let mut promises =
-        promises.filter(|decision| decision.candidate.as_ref() == Some(&tuned.settings));
-    let promised = promises.find_map(|decision| decision.predicted_gain);
-    let promised = promised.map_or(String::new(), |gain| {
-        format!(", where it expected {:+.0} %", 100.0 * (gain - 1.0))
-    });
+    let promised = promised(&outcome.decisions, &tuned.settings)
+        .map_or(String::new(), |gain| format!(", where it expected {:+.0} %", percent(gain)));
     Row {
         changed: format!("tuner: {}", tuned.settings),
         before: step(slow),
@@ -131,6 +128,31 @@ fn tuned(outcome: &Outcome) -> Row {
             capital(&compared(slow, &tuned.speed))
         ),
     }
+}
+
+/// What a tuner expected of these settings when it last chose them. Where it went back to them, its decision tells what it had
+/// expected of the others.
+fn promised(decisions: &[Decision], settings: &Candidate) -> Option<f64> {
+    let chosen = decisions.iter().rev().filter(|decision| {
+        matches!(decision.action, Action::Switch | Action::Try)
+            && decision.candidate.as_ref() == Some(settings)
+    });
+    chosen.into_iter().find_map(|decision| decision.predicted_gain)
+}
+
+/// Why nothing was changed in the end.
+fn kept(decisions: &[Decision]) -> String {
+    let mut back = decisions.iter().rev().filter(|it| it.action == Action::RollBack);
+    match back.next() {
+        Some(Decision { present, measured_gain: Some(gain), .. }) => {
+            format!("It tried {present}, which brought {:+.0} %, and went back.", percent(*gain))
+        }
+        _ => "It found nothing that promises enough in the time it had.".to_string(),
+    }
+}
+
+fn percent(gain: f64) -> f64 {
+    100.0 * (gain - 1.0)
 }
 
 fn step(speed: &Speed) -> String {
@@ -182,4 +204,53 @@ pub fn json(outcome: &Outcome) -> Value {
         "judged": outcome.judged,
         "steps": outcome.steps,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_job::{ByteSize, StrategyChoice};
+    use paceline_tune::Conditions;
+
+    fn candidate(strategy: &str) -> Candidate {
+        let strategy = StrategyChoice(strategy.to_string());
+        Candidate { strategy, partition: ByteSize::kib(64), credit: ByteSize::kib(64) }
+    }
+
+    fn decision(action: Action, present: &str, other: &str, gains: [Option<f64>; 2]) -> Decision {
+        Decision {
+            step: 1,
+            method: "replay".to_string(),
+            action,
+            cause: "measured".to_string(),
+            conditions: Conditions::default(),
+            present: candidate(present),
+            candidate: Some(candidate(other)),
+            predicted_gain: gains[0],
+            measured_gain: gains[1],
+            back_off: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_expected_of_settings_is_not_what_was_expected_of_those_it_went_back_from() {
+        let decisions = [
+            decision(Action::Switch, "ring", "double_tree", [Some(1.4), None]),
+            decision(Action::Confirm, "ring", "double_tree", [Some(1.4), Some(1.35)]),
+            decision(Action::Switch, "double_tree", "one_shot", [Some(1.3), None]),
+            decision(Action::RollBack, "one_shot", "double_tree", [Some(1.3), Some(0.6)]),
+        ];
+        assert_eq!(promised(&decisions, &candidate("double_tree")), Some(1.4));
+        assert_eq!(promised(&decisions, &candidate("ring")), None);
+    }
+
+    #[test]
+    fn settings_that_were_tried_in_vain_are_named() {
+        assert!(kept(&[]).contains("nothing"));
+        let back = decision(Action::RollBack, "one_shot", "ring", [Some(1.3), Some(0.6)]);
+        assert_eq!(
+            kept(&[back]),
+            "It tried one_shot 64KiB/64KiB, which brought -40 %, and went back."
+        );
+    }
 }

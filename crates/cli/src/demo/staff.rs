@@ -7,7 +7,11 @@ use super::{
 };
 use crate::{
     bench::interrupt::Interrupt,
-    run::process::{Program, WorkerProcess},
+    run::{
+        process::{Program, WorkerProcess},
+        signals::name_and_meaning,
+        supervision::Ending,
+    },
 };
 use anyhow::{Context, Result, bail};
 use paceline_job::Rank;
@@ -29,6 +33,9 @@ const SILENCE: Duration = Duration::from_secs(120);
 
 /// Lines of standard error that are kept for an error message.
 const COMPLAINTS: usize = 8;
+
+/// How long it may take to show who was ended from outside. Only a demo that has failed waits for it.
+const INQUEST: Duration = Duration::from_secs(1);
 
 /// How long processes that were told to end may take to do so.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -190,7 +197,10 @@ impl Staff {
             // What a killed one said last does not count.
             _ if dismissed => Ok(None),
             Heard::Report(report) => match *report {
-                Report::Failed(text) => bail!("worker {number}: {text}"),
+                Report::Failed(text) => match self.victim() {
+                    Some(victim) => bail!("{victim}"),
+                    None => bail!("worker {number}: {text}"),
+                },
                 report => Ok(Some(report)),
             },
             Heard::Complaint(line) => {
@@ -201,9 +211,31 @@ impl Staff {
                 Ok(None)
             }
             Heard::Ended => {
-                let said: Vec<&str> = self.complaints.iter().map(String::as_str).collect();
-                bail!("worker {number} ended before its time\n{}", said.join("\n"))
+                let unknown = || format!("worker {number} ended before its time");
+                let mut text = self.victim().unwrap_or_else(unknown);
+                self.complaints.iter().for_each(|line| text += &format!("\n{line}"));
+                bail!(text)
             }
+        }
+    }
+
+    /// Who was ended by a signal that we did not send. The others, and its own output, tell of that a moment before it shows.
+    fn victim(&self) -> Option<String> {
+        let killed = |member: &Member| match member.process.as_ref()?.ending() {
+            Ok(Some(Ending::Killed(signal))) => Some(name_and_meaning(signal)),
+            _ => None,
+        };
+        let deadline = Instant::now() + INQUEST;
+        loop {
+            let mut members = self.members.iter().enumerate();
+            let found = members.find_map(|(number, member)| Some((number, killed(member)?)));
+            if let Some((number, (name, meaning))) = found {
+                return Some(format!("worker {number} was ended by {name}: {meaning}"));
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

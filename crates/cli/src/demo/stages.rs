@@ -69,7 +69,11 @@ impl Demo<'_> {
             .unwrap_or_else(|| rates::suitable(WORKERS, gradient_bytes, compute_seconds));
         let slow_rate = rates::spoken(rate.scaled(1.0 / SLOWDOWN));
         let computing = 1e3 * compute_seconds;
-        self.say(&format!("a step computes for {computing:.0} ms; links carry {rate} each way"))?;
+        let megabytes = gradient_bytes as f64 / 1e6;
+        self.say(&format!(
+            "a step computes for {computing:.0} ms and shares {megabytes:.1} MB of gradients"
+        ))?;
+        self.say(&format!("links are paced to {rate}/s in each direction"))?;
         if compute_seconds > LONG_STEP {
             let remedy =
                 if cfg!(debug_assertions) { "build it with --release" } else { "try --batch 8" };
@@ -77,7 +81,7 @@ impl Demo<'_> {
         }
         let job = self.meet(None, first_come(), rate)?;
         let mut first_come_steps = self.stage(Stage::FirstCome, FIRST_COME, 1.0)?;
-        self.over(Stage::FirstCome, self.speed(&first_come_steps)?.text());
+        self.over(Stage::FirstCome, format!("{} so far", self.speed(&first_come_steps)?.text()));
 
         self.schedule(Precedence::ByLayer)?;
         let mut scheduled_steps = self.stage(Stage::Scheduled, SCHEDULED, 0.3)?;
@@ -96,7 +100,11 @@ impl Demo<'_> {
         let first_come_speed = self.speed(&first_come_steps)?;
         let scheduled_speed = self.speed(&scheduled_steps)?;
         let faster = compared(&first_come_speed, &scheduled_speed);
-        self.over(Stage::Scheduled, format!("{}, {faster}", scheduled_speed.text()));
+        let [first, then] = [first_come_speed, scheduled_speed].map(|speed| 1e3 * speed.seconds);
+        // Of all turns, as that of the second stage, which is compared with it.
+        self.course.result(Stage::FirstCome, first_come_speed.text());
+        let text = format!("{then:.0} ms a step, first come {first:.0}: {faster}");
+        self.over(Stage::Scheduled, text);
 
         let (watched, slow, tuned) = self.slow_link(slow_rate)?;
         let text = match &tuned {
@@ -182,13 +190,14 @@ impl Demo<'_> {
 
     /// A link slows down: what steps take before, then, and after the tuner's last word.
     fn slow_link(&mut self, rate: Rate) -> Result<(Span, Span, Option<Span>)> {
-        self.begin(Stage::SlowLink, 0.2);
+        self.begin(Stage::SlowLink, 0.2)?;
+        self.show
+            .line("  settings are a strategy, the size of pieces and how much is in flight")?;
         self.staff.tell(0, &Order::Tune)?;
-        self.say(Stage::SlowLink.beginning())?;
         let mut before = self.run_by_settings(Duration::ZERO, WATCHED_STEPS)?;
         self.staff.tell(SLOW_WORKER, &Order::Pace(Some(rate)))?;
         self.go_on_to(1.0);
-        self.say(&format!("the link of worker {SLOW_WORKER} carries {rate} from now on"))?;
+        self.say(&format!("the link of worker {SLOW_WORKER} is paced to {rate}/s from now on"))?;
         let mut spans = self.run_by_settings(self.scaled(SLOW), LEAST_STEPS)?;
         let watched = before.pop().context("no step was made")?;
         let last = spans.pop().context("no step was made")?;
@@ -211,8 +220,7 @@ impl Demo<'_> {
     }
 
     fn add_one(&mut self, job: &Job) -> Result<(Speed, f64, f64)> {
-        self.begin(Stage::Joined, 1.0);
-        self.say(Stage::Joined.beginning())?;
+        self.begin(Stage::Joined, 1.0)?;
         self.course.begin();
         let begin = Instant::now();
         let newcomer = self.staff.hire()?;
@@ -239,7 +247,6 @@ impl Demo<'_> {
     }
 
     fn judge(&mut self) -> Result<(usize, usize)> {
-        self.begin(Stage::Replay, 1.0);
         self.say("judging images that nobody trained on")?;
         self.staff.tell(0, &Order::Judge)?;
         let deadline = Instant::now() + A_MOMENT;
@@ -253,7 +260,7 @@ impl Demo<'_> {
 
     /// On a thread of its own, so that the user can leave meanwhile.
     fn predict(&mut self, stages: Vec<Elsewhere>) -> Result<(Prediction, Vec<Prediction>)> {
-        self.say(Stage::Replay.beginning())?;
+        self.begin(Stage::Replay, 1.0)?;
         let traces = self.conditions.traces.clone();
         let predicting = std::thread::Builder::new()
             .name("replay".to_string())

@@ -6,6 +6,7 @@ use super::{
     learner::{Learner, Lesson, Precedence, region},
     protocol::{Invitation, Order, Report, StepReport, Wish},
 };
+use crate::exit;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use paceline_job::{Rank, Settings, View, WorkerId};
@@ -65,7 +66,7 @@ pub fn run(arguments: &WorkerArgs) -> Result<ExitCode> {
     let orders = listen(pace.clone())?;
     let worked = Program::new(arguments, orders, pace).and_then(Program::obey);
     if let Err(error) = &worked {
-        say(&Report::Failed(format!("{error:#}")))?;
+        say(&Report::Failed(exit::said(error)))?;
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

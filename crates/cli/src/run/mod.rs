@@ -11,7 +11,7 @@ pub mod process;
 mod recording;
 mod report;
 pub mod signals;
-mod supervision;
+pub mod supervision;
 
 use crate::{
     exit::UsageError,
