@@ -4,6 +4,10 @@ const topology = { canvas: document.getElementById("topology"), spots: [], cells
 
 const WORKERS_IN_RING = 24;
 
+// Beside a matrix: how wide a bar of a wire in full use is, and what bars and names of racks take together.
+const WIRE = 48;
+const BESIDE = 104;
+
 // Bytes a second from one rank to another, as each worker last said.
 function flows() {
   const found = [];
@@ -60,7 +64,7 @@ function drawRing(pencil, width, height, hosts, all, most) {
     const label = at((from + to) / 2, radius + 26);
     const side = Math.cos((from + to) / 2);
     const use = wireUse(group.host);
-    const name = `${group.host}${group.rack == null ? "" : ` (rack ${group.rack})`}${use == null ? "" : `, ${percent(use)}`}`;
+    const name = `${group.host}${group.rack == null ? "" : ` (rack ${group.rack})`}${use == null ? "" : `, wire ${percent(use)}`}`;
     words(pencil, fitting(pencil, name, 130), label.x, label.y, colours.soft, Math.abs(side) < 0.3 ? "center" : side > 0 ? "left" : "right");
     angle += gap * unit;
   }
@@ -139,8 +143,10 @@ function along(begin, middle, end, share) {
 
 // A row for each sender, a column for each receiver, ordered by host.
 function drawMatrix(pencil, width, height, hosts, all, most, count) {
-  const size = Math.min(width - 90, height - 40);
-  const left = (width - size) / 2 + 20;
+  const uses = hosts.map((group) => wireUse(group.host));
+  const beside = uses.some((use) => use != null) || hosts.some((group) => group.rack != null) ? BESIDE : 0;
+  const size = Math.min(width - 90 - beside, height - 40);
+  const left = (width - size - beside) / 2 + 20;
   const top = 24;
   const cell = size / count;
   const order = hosts.flatMap((group) => group.ranks);
@@ -175,7 +181,33 @@ function drawMatrix(pencil, width, height, hosts, all, most, count) {
     words(pencil, `${order[rank]}`, left - 6, top + (rank + 0.5) * cell, colours.soft, "right");
     words(pencil, `${order[rank]}`, left + (rank + 0.5) * cell, 19, colours.soft, "center");
   }
+  if (beside > 0) drawWires(pencil, hosts, uses, left + size + 10, top, cell);
   topology.cells = { left, top, cell, order, all };
+}
+
+// Beside the rows of a matrix: what share of each host's wire is used, and which rack it is in.
+function drawWires(pencil, hosts, uses, left, top, cell) {
+  if (uses.some((use) => use != null)) words(pencil, "wires in use", left, 8, colours.soft);
+  let row = 0;
+  let rack = { name: null, row: 0 };
+  const nameRack = () => {
+    const [from, to] = [top + rack.row * cell, top + row * cell];
+    if (rack.name == null) return;
+    line(pencil, left + WIRE + 6, from + 2, left + WIRE + 6, to - 2, colours.line, 2);
+    if (to - from > 12) words(pencil, `rack ${rack.name}`, left + WIRE + 12, (from + to) / 2, colours.soft);
+  };
+  hosts.forEach((group, at) => {
+    if (group.rack !== rack.name) { nameRack(); rack = { name: group.rack, row }; }
+    const [from, tall] = [top + row * cell, Math.max(1, group.ranks.length * cell - 1)];
+    if (uses[at] != null) {
+      pencil.fillStyle = colours.faint;
+      pencil.fillRect(left, from, WIRE, tall);
+      pencil.fillStyle = colours.communicating;
+      pencil.fillRect(left, from, WIRE * Math.min(1, uses[at]), tall);
+    }
+    row += group.ranks.length;
+  });
+  nameRack();
 }
 
 function topologyText(event) {
