@@ -1,4 +1,4 @@
-"""The guides of ``docs/guides``, done as they say: files are written, commands run, and what they print is what the guide shows.
+"""The guides of ``docs/guides`` and the README's ten lines, done as they say: files are written, commands run, and what they print is what the guide shows.
 
 In a guide, a block ```` ```python train.py ```` is a file; one of ``sh`` is run, and ``sh on NAME`` on a machine of that name, beside those of
 others; ``text`` after it is what is printed, with ``…`` for what differs from time to time. ``<!-- with first-job.md -->`` takes
@@ -21,7 +21,8 @@ import pytest
 
 from conftest import LIMIT, environment
 
-GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 #: As guides call the first machine; here every machine is this one.
 FIRST_MACHINE = "10.0.0.1"
 
@@ -104,7 +105,7 @@ def shells(commands: dict[str, str], folder: pathlib.Path, **more: str) -> Itera
             process.wait()
 
 
-@pytest.mark.parametrize("guide", sorted(GUIDES.glob("*.md")), ids=lambda guide: guide.stem)
+@pytest.mark.parametrize("guide", [ROOT / "README.md", *GUIDES], ids=lambda guide: guide.stem)
 def test_a_guide_does_what_it_says(guide: pathlib.Path, paceline_command: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("torch")
     write_files(guide, tmp_path)
