@@ -27,6 +27,34 @@ pub enum Action {
     Refused,
 }
 
+impl Action {
+    /// All there are.
+    pub const ALL: [Action; 8] = [
+        Action::Keep,
+        Action::Try,
+        Action::Switch,
+        Action::Confirm,
+        Action::Disappoint,
+        Action::RollBack,
+        Action::Void,
+        Action::Refused,
+    ];
+
+    /// As it stands in a log.
+    pub fn word(self) -> &'static str {
+        match self {
+            Action::Keep => "keep",
+            Action::Try => "try",
+            Action::Switch => "switch",
+            Action::Confirm => "confirm",
+            Action::Disappoint => "disappoint",
+            Action::RollBack => "roll_back",
+            Action::Void => "void",
+            Action::Refused => "refused",
+        }
+    }
+}
+
 /// What the job showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
@@ -125,5 +153,17 @@ impl fmt::Display for Decision {
             write!(f, "; looks again after {} observations", self.back_off)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_logs() {
+        for action in Action::ALL {
+            assert_eq!(serde_json::to_value(action).unwrap(), action.word());
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What has happened in a job so far, bounded: the fold that all pages and `/metrics` read. It is told the time and asks nobody.
 
-use super::record::{Job, Point, Record, SeenDecision, SeenView, What};
+use super::record::{CHANGE, Job, Point, Record, SeenDecision, SeenView, What};
 use paceline_net::coordinator::{Fate, MemberStatus, Observation, Sighting};
 use paceline_tune::Decision;
 use std::{
@@ -230,10 +230,7 @@ pub fn decision_of(text: String) -> SeenDecision {
     match serde_json::from_str::<Decision>(&text) {
         Ok(decision) => SeenDecision {
             by: decision.method.clone(),
-            action: serde_json::to_value(decision.action)
-                .ok()
-                .and_then(|word| word.as_str().map(str::to_string))
-                .unwrap_or_default(),
+            action: decision.action.word().to_string(),
             step: Some(decision.step),
             text: decision.to_string(),
             predicted: decision.predicted_gain.filter(|gain| gain.is_finite()),
@@ -241,7 +238,7 @@ pub fn decision_of(text: String) -> SeenDecision {
         },
         Err(_) => SeenDecision {
             by: "policy".to_string(),
-            action: "change".to_string(),
+            action: CHANGE.to_string(),
             text,
             ..SeenDecision::default()
         },

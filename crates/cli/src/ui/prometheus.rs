@@ -1,8 +1,12 @@
 //! `/metrics`: what is known of a job now, in the text format that Prometheus reads. The names are part of the interface: the
 //! dashboard in `docs/` uses them.
 
-use super::history::{Now, waiting};
-use std::fmt::Write;
+use super::{
+    history::{Now, waiting},
+    record::{ASK, CHANGE},
+};
+use paceline_tune::Action;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// The kind of the text.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -42,10 +46,14 @@ pub fn text(now: &Now) -> String {
     page.single("paceline_tuning_paused", "1 while tuners rest.", f64::from(now.paused));
     page.family("paceline_workers_lost_total", "counter", "Workers that had not done their work.");
     page.sample("paceline_workers_lost_total", "", now.lost as f64);
-    page.family("paceline_decisions_total", "counter", "Decisions of tuners and policies.");
-    for (action, count) in &now.decisions {
+    let decisions = "Decisions of tuners and policies, and what was asked for on the page.";
+    page.family("paceline_decisions_total", "counter", decisions);
+    // Also those that there were none of: Prometheus does not see a counter rise that begins with its first event.
+    let none = Action::ALL.map(Action::word).into_iter().chain([ASK, CHANGE]).map(|word| (word, 0));
+    let some = now.decisions.iter().map(|(action, count)| (&**action, *count));
+    for (action, count) in none.chain(some).collect::<BTreeMap<_, _>>() {
         let label = format!("action=\"{}\"", escaped(action));
-        page.sample("paceline_decisions_total", &label, *count as f64);
+        page.sample("paceline_decisions_total", &label, count as f64);
     }
     page.workers(now);
     page.0
@@ -182,6 +190,8 @@ mod tests {
             "paceline_steps_per_second 2.5",
             "paceline_loss 0.5",
             "paceline_decisions_total{action=\"switch\"} 2",
+            "paceline_decisions_total{action=\"roll_back\"} 0",
+            "paceline_decisions_total{action=\"ask\"} 0",
             "paceline_worker_step_seconds{rank=\"3\"} 0.4",
             "paceline_worker_waiting_ratio{rank=\"3\"} 0.25",
             "paceline_worker_communicating_ratio{rank=\"3\"} 0.4",

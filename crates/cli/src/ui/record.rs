@@ -146,12 +146,18 @@ pub struct Point {
     pub workers: usize,
 }
 
+/// What people asked for on the page, beside the words of a decision log.
+pub const ASK: &str = "ask";
+
+/// What a policy changed.
+pub const CHANGE: &str = "change";
+
 /// A decision, as far as it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeenDecision {
     /// Who.
     pub by: String,
-    /// What was done: the word of a decision log, or `change`.
+    /// What was done: the word of a decision log, [`ASK`] or [`CHANGE`].
     pub action: String,
     /// In which step, if it said.
     pub step: Option<u64>,

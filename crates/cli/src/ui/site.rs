@@ -5,7 +5,7 @@ use super::{
     feed::{Feed, now},
     http::{Request, Response},
     prometheus,
-    record::{SeenDecision, What},
+    record::{ASK, SeenDecision, What},
     token::Token,
     trace,
 };
@@ -168,7 +168,7 @@ impl Site {
             Ok(text) => {
                 self.feed.add(What::Decision(SeenDecision {
                     by: "you".to_string(),
-                    action: "ask".to_string(),
+                    action: ASK.to_string(),
                     text: text.clone(),
                     ..SeenDecision::default()
                 }));

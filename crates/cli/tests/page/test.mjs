@@ -1,18 +1,20 @@
-// The page in a real browser: a live job, a resize by click that really resizes, settings, a token that is wrong, 256 workers.
+// The page in a real browser: a live job, a resize by click that really resizes, settings, tuning, a trace, a token that is wrong, 256
+// workers. Where there is a Prometheus, it reads the metrics, and answers what the dashboard asks.
 // Started by scripts/test-page, which says where everything is:
 //
 //     PACELINE=… STEPS=… CHROMIUM=… ARTEFACTS=… node test.mjs
 //
 // Needs playwright-core beside it or in NODE_PATH. Every wait is bounded; whatever is started is ended.
 import { spawn, spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const { chromium } = createRequire(join(process.env.MODULES ?? process.cwd(), "x.js"))("playwright-core");
-const { PACELINE, STEPS, CHROMIUM, ARTEFACTS } = process.env;
+const { PACELINE, STEPS, CHROMIUM, ARTEFACTS, PROMETHEUS } = process.env;
 const PATIENCE = 30_000;
 const here = dirname(fileURLToPath(import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), "paceline-page-"));
@@ -135,6 +137,95 @@ async function liveJob(browser) {
   await until(page, "the page says that the job is over", () => /ended|finished|does not answer/.test(document.getElementById("state").textContent));
 }
 
+async function tunedJob(browser) {
+  console.log("a job that is tuned");
+  const job = await served("run", "-n", "2", "--tune", "replay", "--ui", "--", STEPS, "100000");
+  const page = await opened(browser, job.link, { viewport: { width: 480, height: 800 } });
+  await until(page, "steps are made and shown", () => Number(document.getElementById("tile-step").textContent.replace(/\D/g, "")) > 10);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  check(wide <= 480, `nothing is wider than a small window (${wide})`);
+  check(await page.isDisabled("#resize-workers"), "a job that is not elastic cannot be resized");
+  const origin = new URL(job.link).origin;
+  const token = new URL(job.link).searchParams.get("token");
+  const metrics = async () => (await fetch(`${origin}/metrics`, { headers: { Authorization: `Bearer ${token}` } })).text();
+  const prometheus = PROMETHEUS ? await scraping(new URL(job.link).host, token) : null;
+
+  await page.selectOption("#set-partition", "256KiB");
+  await page.selectOption("#set-credit", "1024KiB");
+  await page.focus("#settings-form button");
+  await page.keyboard.press("Enter");
+  await until(page, "settings change by a key", () => document.getElementById("tile-settings").textContent.includes("256 KiB / 1 MiB"));
+  const now = await metrics();
+  check(/^paceline_partition_bytes 262144$/m.test(now) && /^paceline_credit_bytes 1048576$/m.test(now), "they are those of the view in force");
+  let view = null;
+  for (let feed = { last: 0, more: true }; feed.more;) {
+    feed = await (await fetch(`${origin}/feed?token=${token}&after=${feed.last}`)).json();
+    view = feed.records.findLast((record) => record.kind === "view") ?? view;
+  }
+  await until(page, "steps are made under them", (step) => Number(document.getElementById("tile-step").textContent.replace(/\D/g, "")) > step, view.since);
+
+  // While the change is as young as the dashboard's notes of changes want it.
+  if (prometheus) await dashboard(prometheus);
+
+  const paused = async (so) => new RegExp(`^paceline_tuning_paused ${so}$`, "m").test(await metrics());
+  check(await paused(0), "the tuner is at work");
+  await page.click("#pause-tuning");
+  await until(page, "a click lets it rest", () => document.getElementById("pause-tuning").textContent === "Resume tuning");
+  check((await paused(1)) && (await page.getAttribute("#pause-tuning", "aria-pressed")) === "true", "so the job says, too");
+  await page.click("#pause-tuning");
+  await until(page, "another lets it go on", () => document.getElementById("pause-tuning").textContent === "Pause tuning");
+  check(await paused(0), "so the job says, too");
+
+  const [download] = await Promise.all([page.waitForEvent("download"), page.click("#download-trace")]);
+  const trace = JSON.parse(readFileSync(await download.path(), "utf8"));
+  check(download.suggestedFilename() === "paceline-trace.json" && trace.traceEvents.some((event) => event.name?.startsWith("step ")), "a click downloads the trace");
+  await page.screenshot({ path: join(ARTEFACTS, "small.png"), fullPage: true });
+  check(page.problems.length === 0, `nothing went wrong in the page ${page.problems.join("; ")}`);
+  await end(job);
+  await page.context().close();
+}
+
+// A real Prometheus, configured as docs/page.md says, that reads the job's metrics; where it answers.
+async function scraping(target, token) {
+  const config = join(scratch, "prometheus.yml");
+  const guide = readFileSync(join(here, "../../../../docs/page.md"), "utf8").match(/```yaml\n([^]*?)```/)[1];
+  const settings = guide.replace("THE-TOKEN", token).replace("127.0.0.1:8080", target);
+  writeFileSync(config, `global: { scrape_interval: 1s }\n${settings}`);
+  // It does not say which port it has if it chooses one itself: one that was free a moment ago.
+  const port = await new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => { const { port } = server.address(); server.close(() => resolve(port)); });
+  });
+  const words = [`--config.file=${config}`, `--storage.tsdb.path=${join(scratch, "series")}`, `--web.listen-address=127.0.0.1:${port}`];
+  const child = spawn(PROMETHEUS, words, { stdio: "ignore" });
+  started.push(child);
+  child.ended = new Promise((resolve) => child.on("exit", resolve));
+  const query = async (expression) => {
+    const answer = await fetch(`http://127.0.0.1:${port}/api/v1/query?query=${encodeURIComponent(expression)}`).catch(() => null);
+    return answer ? (await answer.json()) : { status: "silent" };
+  };
+  await eventually("Prometheus reads the metrics", async () => (await query("paceline_view_version")).data?.result.length > 0);
+  return query;
+}
+
+// Everything that the dashboard asks for has an answer.
+async function dashboard(query) {
+  const { panels, annotations } = JSON.parse(readFileSync(join(here, "../../../../docs/grafana.json"), "utf8"));
+  const asked = [...annotations.list, ...panels.flatMap((panel) => panel.targets)].map((one) => one.expr);
+  for (const expression of new Set(asked)) {
+    await eventually(`${expression} has an answer`, async () => (await query(expression)).data?.result.length > 0);
+  }
+  await eventually("a first decision counts", async () => (await query('increase(paceline_decisions_total{action="ask"}[5m])')).data?.result[0]?.value[1] > 0);
+}
+
+async function eventually(what, test) {
+  const deadline = Date.now() + PATIENCE;
+  while (!(await test())) {
+    if (Date.now() > deadline) throw new Error(`not: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  check(true, what);
+}
+
 async function manyWorkers(browser) {
   console.log("256 workers, simulated");
   const folder = join(scratch, "many");
@@ -181,6 +272,7 @@ let failed = null;
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 try {
   await liveJob(browser);
+  await tunedJob(browser);
   await manyWorkers(browser);
 } catch (error) {
   failed = error;
