@@ -1,8 +1,9 @@
 """What it costs a step that its job is watched: two jobs that are alike, by turns, of which one has a page that somebody reads.
 
-    python bench/training/watching.py [--rounds 30] [--steps 20] [--workers 2]
+    python bench/training/watching.py [--pairs 8] [--rounds 5] [--steps 10] [--workers 2]
 
-Needs `paceline` in the path. Prints the median over rounds of how much longer a step of the watched job took, and of how much more
+Needs `paceline` in the path. Jobs are started anew for every pair, another one first each time: two that are alike differ by where the
+system puts them. Prints the median over rounds of how much longer a step of the watched job took, and of how much more
 processor time worker 0 took for it, in percent, with the middle half of the rounds.
 """
 
@@ -28,8 +29,9 @@ ASKED_EVERY = 0.25
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=24)
@@ -38,17 +40,18 @@ def main() -> None:
     if options.obey:
         obey(pathlib.Path(options.obey), options.width, options.layers)
         return
-    with contextlib.ExitStack() as jobs:
-        plain, watched = (jobs.enter_context(job(options, watched)) for watched in (False, True))
-        longer, dearer, alone = [], [], []
-        for number in range(options.rounds + 1):
-            both = (plain, watched) if number % 2 else (watched, plain)
-            times = {one: one.make(options.steps) for one in both}
-            if number > 0:
-                alone.append(times[plain][0] / options.steps)
-                longer.append(100 * (times[watched][0] / times[plain][0] - 1))
-                dearer.append(100 * (times[watched][1] / times[plain][1] - 1))
-        read = watched.bytes_read
+    longer, dearer, alone, read = [], [], [], 0
+    for pair in range(options.pairs):
+        with contextlib.ExitStack() as stack:
+            jobs = {watched: stack.enter_context(job(options, watched)) for watched in (pair % 2 == 0, pair % 2 == 1)}
+            for number in range(options.rounds + 1):
+                times = {watched: jobs[watched].make(options.steps) for watched in (number % 2 == 0, number % 2 == 1)}
+                # The first meets memory that nobody has touched.
+                if number > 0:
+                    alone.append(times[False][0] / options.steps)
+                    longer.append(100 * (times[True][0] / times[False][0] - 1))
+                    dearer.append(100 * (times[True][1] / times[False][1] - 1))
+            read += jobs[True].bytes_read
     step_ms = round(1e3 * statistics.median(alone), 2)
     found = {"step_ms": step_ms, "longer_percent": middle(longer), "processor_percent": middle(dearer), "bytes_read": read}
     print(json.dumps(found))

@@ -124,6 +124,8 @@ pub enum Standing {
 pub struct Course {
     /// Images of one worker in a step.
     batch: u64,
+    /// Whose images they are.
+    pub of: String,
     /// The stage in progress, and how much of it is over, from 0 to 1.
     pub stage: Option<(Stage, f64)>,
     /// What came of those that are over.
@@ -151,9 +153,9 @@ pub struct Course {
 }
 
 impl Course {
-    /// Of a job whose workers have so many images in a step.
-    pub fn new(batch: u64) -> Course {
-        Course { batch, ..Course::default() }
+    /// Of a job whose workers have so many of these images in a step.
+    pub fn new(batch: u64, of: &str) -> Course {
+        Course { batch, of: of.to_string(), ..Course::default() }
     }
 
     /// Steps from now on are a span of their own.
@@ -277,7 +279,7 @@ mod tests {
 
     #[test]
     fn speed_is_the_median_of_what_follows_the_first_steps() {
-        let mut course = Course::new(32);
+        let mut course = Course::new(32, "");
         for seconds in [9.0, 9.0, 9.0, 0.1, 0.2, 5.0] {
             course.see(0, step(0, seconds, 4));
             course.see(1, step(1, 7.0, 4));

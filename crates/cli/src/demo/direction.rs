@@ -38,6 +38,8 @@ const AT_LEAST: Duration = Duration::from_millis(5);
 
 /// What the stages are run with.
 pub struct Conditions {
+    /// Whose images they are, for people.
+    pub of: String,
     /// What links carry; what suits the machine if `None`.
     pub rate: Option<Rate>,
     /// What all stages together are to take.
@@ -75,7 +77,7 @@ impl<'s> Demo<'s> {
     ) -> Demo<'s> {
         Demo {
             staff: Staff::new(interrupt.clone(), conditions.batch, data),
-            course: Course::new(conditions.batch),
+            course: Course::new(conditions.batch, &conditions.of),
             conditions,
             show,
             interrupt,

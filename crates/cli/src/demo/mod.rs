@@ -116,7 +116,9 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
     }
     let kept = tempfile::tempdir().context("there is no place for the trace")?;
     let traces = arguments.trace.clone().unwrap_or_else(|| kept.path().to_path_buf());
+    let folder = arguments.data.as_ref().map(|folder| folder.to_string_lossy().into_owned());
     let conditions = Conditions {
+        of: folder.unwrap_or_else(|| "Fashion-MNIST".to_string()),
         rate: arguments.rate,
         seconds: arguments.seconds as f64,
         batch: arguments.batch,
@@ -125,8 +127,10 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
     };
     let page = Page::open(&arguments.page, Hands::Off)?;
     let mut show = Show::suitable(arguments.plain, arguments.json)?;
-    let of = arguments.data.as_ref().map_or("Fashion-MNIST".into(), |it| it.to_string_lossy());
-    show.line(&format!("a convolutional network learns from {images} images of {of}"))?;
+    show.line(&format!(
+        "a convolutional network learns from {images} images of {}",
+        conditions.of
+    ))?;
     let demo = Demo::new(conditions, arguments.data.as_deref(), &mut show, interrupt);
     let played = demo.shown_on(page.as_ref())?.play();
     // The terminal is as it was before anything else is said.

@@ -130,7 +130,7 @@ fn page(course: &Course, elapsed: Duration, columns: usize, rows: usize) -> Vec<
     let mut lines = vec![
         line()
             .add(BOLD, "paceline demo")
-            .add("", format!("  {WORKERS} workers learn Fashion-MNIST{rate}")),
+            .add("", format!("  {WORKERS} workers learn {}{rate}", course.of)),
         line().add(DIM, course.page.as_deref().unwrap_or_default()),
     ];
     for stage in Stage::ALL {
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     fn busy() -> Course {
-        let mut course = Course::new(32);
+        let mut course = Course::new(32, "Fashion-MNIST");
         course.stage = Some((Stage::Killed, 0.5));
         for stage in [Stage::FirstCome, Stage::Scheduled, Stage::SlowLink] {
             course.results.push((
