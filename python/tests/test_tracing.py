@@ -168,10 +168,11 @@ def test_a_script_of_horovods_is_replayed_as_it_was_recorded(
         assert not file.about["crosses_step"]
         for number in range(3, 9):
             assert file.in_step("wait", number) and file.in_step("update", number), "in the step that they belong to"
-    replayed = run_launcher(paceline_command, "replay", tmp_path, "--json")
+    # Workers begin the first recorded step at different times, which a replay does not know: in the second they wait for each other.
+    replayed = run_launcher(paceline_command, "replay", tmp_path, "--skip", "2", "--json")
     assert replayed.returncode == 0, replayed.stderr
     found = json.loads(replayed.stdout)
-    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.1, found
+    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
 
 
 def test_a_program_records_by_itself_as_often_as_it_likes(tmp_path: pathlib.Path) -> None:

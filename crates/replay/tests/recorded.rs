@@ -269,6 +269,33 @@ fn what_happens_before_the_wait_for_all_gradients_does_so_while_they_are_on_thei
 }
 
 #[test]
+fn a_second_wait_that_finds_everything_there_is_time_that_passes() {
+    // As of a program that waits for gradients, clips them, and lets the optimizer wait once more.
+    let job = job(false, |rank, step| {
+        let number = Some(step as u64);
+        let late = 60 * ((rank + step) % 2);
+        vec![
+            ("a", 10, 20, FORWARD),
+            ("b", 20, 30, FORWARD),
+            ("b", 30, 50, BACKWARD),
+            ("b.w", 50, 90, numbered("all_reduce", Some("b.w"), 40, number)),
+            ("a", 50, 80 + late, BACKWARD),
+            ("a.w", 80 + late, 240, numbered("all_reduce", Some("a.w"), 40, number)),
+            ("wait", 115 + late, 242 + rank, Kind::Wait),
+            ("wait", 255 + 7 * rank, 258 + 7 * rank, Kind::Wait),
+            ("update", 270, 290, UPDATE),
+        ]
+    });
+    assert_takes_what_was_measured(&job);
+    let after_the_wait: u64 =
+        job.layered.unwrap().workers[0].steps[1].iter().map(|layer| layer.update).sum();
+    assert_eq!(
+        after_the_wait, 50,
+        "whatever operations take, clipping and updates come after them"
+    );
+}
+
+#[test]
 fn a_last_step_that_was_cut_off_at_its_beginning_is_left_out_and_reported() {
     let worker = |last: i64| {
         let span = |begin: i64| Span {

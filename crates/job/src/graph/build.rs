@@ -16,7 +16,10 @@ use crate::{
     Settings,
     trace::{Kind, LaneKind, Layer, Problem, Span, Stamp, Step, Trace, WorkerTrace},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 /// A job as a graph, with what else its trace says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -192,6 +195,8 @@ struct Waits {
     edges: Vec<Vec<Option<(Stamp, Stamp)>>>,
     /// For the end of each wait, when the operation was over that it was for.
     over: Vec<HashMap<Stamp, Stamp>>,
+    /// The ends of waits that found everything there.
+    idle: Vec<HashSet<Stamp>>,
     /// When the last gradients were handed over.
     handed: Vec<Option<Stamp>>,
 }
@@ -274,8 +279,7 @@ impl<'t> Building<'t> {
             let parts = vec![Part::default(); self.trace.workers.len()];
             return Found { parts, ..Found::default() };
         }
-        let names: std::collections::HashSet<&str> =
-            layered.layers.iter().map(|layer| &*layer.name).collect();
+        let names: HashSet<&str> = layered.layers.iter().map(|layer| &*layer.name).collect();
         let record = |(place, worker): (usize, &'t WorkerTrace)| {
             let (from, to) = window(worker, self.steps[step]);
             let seen = &operations.seen[place][step];
@@ -323,6 +327,10 @@ impl<'t> Building<'t> {
                 if let Some(at) = handed.take_if(|at| *at <= span.begin) {
                     times.handed(at);
                 }
+                let waits_for_nothing = waits.idle[step].contains(&span.end());
+                if span.kind == Kind::Wait && waits_for_nothing {
+                    continue;
+                }
                 match part.waits.get(&span.end()).filter(|_| span.kind == Kind::Wait) {
                     Some((aside, over)) => times.awaited(*aside, span, *over),
                     None => {
@@ -363,8 +371,12 @@ impl<'t> Building<'t> {
             groups.iter().map(|group| first(group).unwrap_or(0) as usize).collect();
         let layers: Vec<&str> = firsts.iter().map(|first| &*layered.layers[*first].name).collect();
         let count = self.steps.len();
-        let mut waits =
-            Waits { edges: Vec::new(), over: vec![HashMap::new(); count], handed: Vec::new() };
+        let mut waits = Waits {
+            edges: Vec::new(),
+            over: vec![HashMap::new(); count],
+            idle: vec![HashSet::new(); count],
+            handed: Vec::new(),
+        };
         for (step, asides) in asides.iter().enumerate() {
             let seen = &operations.seen[place][step];
             let found: Vec<Option<&Seen<'_>>> = operations.of_groups[place][step]
@@ -387,6 +399,8 @@ impl<'t> Building<'t> {
                     span.kind == Kind::Wait && !asides.parts[place].waits.contains_key(&span.end())
                 };
                 let found = edges::waited_until(between(worker, from, to).filter(own), &over);
+                let (found, idle) = edges::apart_from_idle(found);
+                waits.idle[step].extend(idle.iter().map(|wait| wait.end()));
                 match found[..] {
                     [(wait, operation)] => {
                         waits.over[step].insert(wait.end(), over[operation]);

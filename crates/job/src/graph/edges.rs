@@ -26,7 +26,20 @@ pub(super) fn waited_until<'t>(
     waits.filter_map(|wait| Some((wait, last(wait)?))).collect()
 }
 
-/// The same where layers wait for their own tensors: `layers` has the one that each operation is needed for first.
+/// Waits for something, and those after which nothing more was over than after the one before: whoever waits again before updates,
+/// as programs do that clip gradients, finds everything there. Such a wait is time that passes, like any other.
+pub(super) fn apart_from_idle(waits: Vec<(&Span, usize)>) -> (Vec<(&Span, usize)>, Vec<&Span>) {
+    let (mut busy, mut idle): (Vec<(&Span, usize)>, _) = (Vec::new(), Vec::new());
+    for (wait, operation) in waits {
+        match busy.last() {
+            Some((_, before)) if *before == operation => idle.push(wait),
+            _ => busy.push((wait, operation)),
+        }
+    }
+    (busy, idle)
+}
+
+/// For each wait, the operation that it was for, where layers wait for their own tensors: `layers` has the one that each operation is needed for first.
 pub(super) fn layers_waited_until<'t>(
     waits: impl Iterator<Item = &'t Span>,
     layers: &[&str],
@@ -62,6 +75,16 @@ mod tests {
         let over = [Stamp(20), Stamp(25), Stamp(45), Stamp(60)];
         let found = waited_until(waits.iter(), &over);
         assert_eq!(found, [(&waits[0], 1), (&waits[1], 2)]);
+    }
+
+    #[test]
+    fn a_wait_after_which_nothing_more_is_over_is_idle() {
+        let waits = [(10, 30), (40, 41), (44, 50), (52, 53)];
+        let waits = waits.map(|(begin, end)| span("a", begin, end, Kind::Wait));
+        let found = waited_until(waits.iter(), &[Stamp(20), Stamp(25), Stamp(45)]);
+        let (busy, idle) = apart_from_idle(found);
+        assert_eq!(busy, [(&waits[0], 1), (&waits[2], 2)]);
+        assert_eq!(idle, [&waits[1], &waits[3]]);
     }
 
     #[test]
