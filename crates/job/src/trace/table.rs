@@ -22,13 +22,25 @@ use super::{
 };
 use crate::Dtype;
 use serde_json::{Map, Value};
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 /// Layers of a table.
 const MOST_LAYERS: usize = 1_000_000;
 
 /// No part of a step takes longer than a day: sums stay far from the ends of their range.
 const LONGEST: f64 = 86_400e9;
+
+/// Parts of a step that have a time.
+const PARTS: [&str; 3] = ["forward", "backward", "update"];
+
+/// What may follow the name of such a part, and how many nanoseconds it is.
+const UNITS: [(&str, f64); 5] = [("", 1e9), ("_s", 1e9), ("_ms", 1e6), ("_us", 1e3), ("_ns", 1.0)];
+
+/// The other columns; `elements` is another word for `tensors`.
+const OTHERS: [&str; 6] = ["name", "tensors", "elements", "bytes", "activation_bytes", "dtype"];
 
 /// How layers lie in a file of JSON.
 pub(super) const SHAPE: Shape =
@@ -69,6 +81,12 @@ pub(super) fn import_json(mut items: Items, problems: &mut Problems) -> WorkerTr
 fn csv(text: &str, problems: &mut Problems) -> Vec<Row> {
     let mut lines = text.lines().map(str::trim).filter(|it| !it.is_empty() && !it.starts_with('#'));
     let header: Vec<String> = lines.next().map(cells).unwrap_or_default();
+    let header: Vec<String> = header.iter().map(|name| name.to_lowercase()).collect();
+    for (place, name) in header.iter().enumerate() {
+        if header[..place].contains(name) {
+            problems.add(format!("there are several columns `{name}`; the last one is read"));
+        }
+    }
     let mut rows = Vec::new();
     for line in lines {
         let values = cells(line);
@@ -76,11 +94,7 @@ fn csv(text: &str, problems: &mut Problems) -> Vec<Row> {
             problems.add("a line has more or fewer cells than the first; it is left out");
             continue;
         }
-        let pairs = header
-            .iter()
-            .map(|name| name.to_lowercase())
-            .zip(values.into_iter().map(Value::String));
-        rows.push(pairs.collect());
+        rows.push(header.iter().cloned().zip(values.into_iter().map(Value::String)).collect());
     }
     rows
 }
@@ -104,12 +118,35 @@ fn number(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
+/// What a column holds in this row, unless that is nothing.
+fn cell<'r>(row: &'r Row, name: &str) -> Option<&'r Value> {
+    row.get(name).filter(|value| !value.is_null() && value.as_str() != Some(""))
+}
+
+/// Columns whose names are none that are read: nobody knows what their writer meant by them.
+fn report_unknown(rows: &[Row], problems: &mut Problems) {
+    let timed = |name: &str| {
+        let unit = PARTS.iter().find_map(|part| name.strip_prefix(part));
+        unit.is_some_and(|unit| UNITS.iter().any(|(known, _)| *known == unit))
+    };
+    let names: BTreeSet<&String> = rows.iter().flat_map(Row::keys).collect();
+    for name in names {
+        if !timed(name) && !OTHERS.contains(&name.as_str()) {
+            problems.add(format!("nothing is known of a column `{name}`; it is left out"));
+        }
+    }
+}
+
 /// Nanoseconds of the part, in whatever unit its column has; none if there is no such column or cell.
 fn length(row: &Row, part: &str, problems: &mut Problems) -> Option<u64> {
-    const UNITS: [(&str, f64); 5] =
-        [("", 1e9), ("_s", 1e9), ("_ms", 1e6), ("_us", 1e3), ("_ns", 1.0)];
-    let column = |unit: &str| row.get(&format!("{part}{unit}"));
-    let (value, unit) = UNITS.iter().find_map(|(unit, scale)| Some((column(unit)?, scale)))?;
+    let column = |unit: &str| cell(row, &format!("{part}{unit}"));
+    let mut given = UNITS.iter().filter_map(|(unit, scale)| Some((column(unit)?, scale)));
+    let (value, unit) = given.next()?;
+    if given.next().is_some() {
+        problems.add(format!(
+            "a layer has its {part} time in several units; the first of s, ms, us, ns is read"
+        ));
+    }
     let nanoseconds = number(value).map(|value| value * unit);
     let fits = nanoseconds.filter(|length| (0.0..LONGEST).contains(length));
     if fits.is_none() {
@@ -122,40 +159,45 @@ fn length(row: &Row, part: &str, problems: &mut Problems) -> Option<u64> {
 
 /// Elements of each parameter.
 fn tensors(row: &Row, name: &str, problems: &mut Problems) -> Vec<Tensor> {
-    let dtype = match row.get("dtype").and_then(Value::as_str).filter(|text| !text.is_empty()) {
-        Some(text) => super::words::dtype(text).unwrap_or_else(|| {
-            problems.add(format!("`{text}` is no element type that is known here; f32 is taken"));
+    let known = |value: &Value| super::words::dtype(value.as_str()?);
+    let dtype = cell(row, "dtype").map_or(Dtype::F32, |value| {
+        known(value).unwrap_or_else(|| {
+            let text = format!("{value} is no element type that is known here; f32 is taken");
+            problems.add(text);
             Dtype::F32
-        }),
-        None => Dtype::F32,
-    };
-    let list: Vec<Option<f64>> = match row.get("tensors").or_else(|| row.get("elements")) {
+        })
+    });
+    let (sizes, bytes) =
+        (cell(row, "tensors").or_else(|| cell(row, "elements")), cell(row, "bytes"));
+    if sizes.is_some() && bytes.is_some() {
+        problems.add("a layer has both `tensors` and `bytes`; `bytes` is left out");
+    }
+    let list: Vec<Option<f64>> = match sizes {
         Some(Value::Array(list)) => list.iter().map(number).collect(),
         Some(Value::String(text)) => {
             let parts = text.split([' ', ';']).filter(|part| !part.is_empty());
             parts.map(|part| part.parse().ok()).collect()
         }
         Some(value) => vec![number(value)],
-        None => match row.get("bytes").map(number) {
-            Some(bytes) => {
-                let elements = bytes.map(|bytes| bytes / dtype.size() as f64);
-                elements.into_iter().filter(|it| *it != 0.0).map(Some).collect()
-            }
-            None => Vec::new(),
-        },
+        None => {
+            let elements = bytes.map(|value| Some(number(value)? / dtype.size() as f64));
+            elements.into_iter().filter(|it| *it != Some(0.0)).collect()
+        }
     };
     let mut tensors = Vec::new();
     for elements in list {
         // Whole numbers up to 2^53 are exact.
-        match elements.filter(|it| (1.0..9e15).contains(it)) {
-            Some(elements) => tensors.push(Tensor {
-                name: format!("{name}.{}", tensors.len()).into(),
-                elements: elements.round() as u64,
-                dtype,
-            }),
-            None => problems
-                .add("a layer has a tensor whose size is no number of elements; it is left out"),
+        let Some(elements) = elements.filter(|it| (1.0..9e15).contains(it)) else {
+            problems
+                .add("a layer has a tensor whose size is no number of elements; it is left out");
+            continue;
+        };
+        if elements.fract() != 0.0 {
+            problems.add("a layer has a tensor of a fraction of an element; its size is rounded");
         }
+        let (name, elements) =
+            (format!("{name}.{}", tensors.len()).into(), elements.round() as u64);
+        tensors.push(Tensor { name, elements, dtype });
     }
     tensors
 }
@@ -173,11 +215,16 @@ fn step(mut rows: Vec<Row>, problems: &mut Problems) -> WorkerTrace {
         lanes: vec![Lane { name: "compute".into(), kind: LaneKind::Thread }],
         ..WorkerTrace::default()
     };
+    report_unknown(&rows, problems);
     let mut used: HashMap<String, u32> = HashMap::new();
     let mut parts = Vec::new();
     for (at, row) in rows.iter().enumerate() {
-        let given = row.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
-        let mut name = given.map_or_else(|| format!("layer {at}"), str::to_owned);
+        let mut name = match cell(row, "name") {
+            Some(Value::String(name)) => name.clone(),
+            // A number, as a rule.
+            Some(value) => value.to_string(),
+            None => format!("layer {at}"),
+        };
         let uses = used.entry(name.clone()).or_default();
         *uses += 1;
         if *uses > 1 {
@@ -192,12 +239,18 @@ fn step(mut rows: Vec<Row>, problems: &mut Problems) -> WorkerTrace {
         };
         let (forward, backward) = (required("forward"), required("backward"));
         let update = length(row, "update", problems);
-        let kept = row.get("activation_bytes").and_then(number).unwrap_or(0.0);
+        let kept = cell(row, "activation_bytes").map(|value| number(value).unwrap_or(-1.0));
+        let kept = kept.unwrap_or(0.0);
+        if !(0.0..9e15).contains(&kept) || kept.fract() != 0.0 {
+            problems.add(
+                "a layer has `activation_bytes` that are no number of bytes; the nearest is taken",
+            );
+        }
         worker.layers.push(Layer {
             tensors: tensors(row, &name, problems),
             name: name.into(),
             // A cast of what is negative or too large saturates.
-            activation_bytes: kept as u64,
+            activation_bytes: kept.round() as u64,
         });
         parts.push((forward, backward, update));
     }
@@ -306,6 +359,37 @@ mod tests {
     }
 
     #[test]
+    fn columns_that_are_not_known_and_sizes_that_are_not_whole_are_reported() {
+        let said = |text: &str| -> Vec<String> {
+            read(text).1.into_iter().map(|problem| problem.text).collect()
+        };
+        let table = |column: &str, cell: &str| {
+            said(&format!("name,forward_ms,backward_ms,{column}\na,1,2,{cell}\nb,1,2,\n"))
+        };
+        for (column, cell) in [("tensors", "10 20"), ("bytes", "8"), ("update_us", "1")] {
+            assert_eq!(table(column, cell), [] as [&str; 0], "{column}; an empty cell is none");
+        }
+        for (column, cell, expected) in [
+            ("backwards_ms", "1", "nothing is known of a column `backwards_ms`"),
+            ("update_min", "1", "nothing is known of a column `update_min`"),
+            ("backward_us", "1", "its backward time in several units"),
+            ("Backward_ms", "1", "several columns `backward_ms`"),
+            ("tensors", "10.5", "a fraction of an element"),
+            ("bytes", "10", "a fraction of an element"),
+            ("bytes", "many", "no number of elements"),
+            ("activation_bytes", "-1", "no number of bytes"),
+            ("activation_bytes", "some", "no number of bytes"),
+        ] {
+            let found = table(column, cell);
+            assert!(found[0].contains(expected), "{column} {cell}: {found:?}");
+        }
+        let json =
+            r#"[{"forward": 1, "backward": 1, "tensors": [1], "bytes": 4, "lr": 1, "dtype": 3}]"#;
+        let found = said(json);
+        assert_eq!(found.len(), 3, "{found:?}");
+    }
+
+    #[test]
     fn what_is_wrong_with_a_table_is_reported() {
         let (worker, problems) =
             read("name,forward_s,backward_s,tensors\na,-1,1,x 5\na,nan,1,0\nb,1\n");
@@ -313,6 +397,6 @@ mod tests {
         assert_eq!(worker.layers[0].tensors.len(), 1);
         assert_eq!(problems.len(), 4, "{problems:?}");
         let (_, problems) = read(r#"[{"forwards": 1, "backward": 1}, 3]"#);
-        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(problems.len(), 3, "{problems:?}");
     }
 }
