@@ -55,6 +55,19 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// How many workers the job had: as many as its files say, and at least all up to the last that was seen.
+    pub fn world(&self) -> usize {
+        let said = self.workers.iter().filter_map(|worker| worker.world).max().unwrap_or(0);
+        let seen = self.workers.iter().map(|worker| worker.rank.0.saturating_add(1)).max();
+        said.max(seen.unwrap_or(0)) as usize
+    }
+
+    /// How many of them are not in it.
+    pub fn missing(&self) -> usize {
+        // Each rank is there once, and is below the number of all.
+        self.world().saturating_sub(self.workers.len())
+    }
+
     /// How many steps were marked by any worker; a trace without steps counts as one.
     pub fn marked_steps(&self) -> usize {
         let steps = self.workers.iter().flat_map(|worker| &worker.steps);

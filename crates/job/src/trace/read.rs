@@ -297,7 +297,9 @@ fn host_in_name(name: &str) -> Option<String> {
 fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trace {
     let mut place = Problems::at(path.display().to_string());
     let mut by_rank: BTreeMap<Rank, WorkerTrace> = BTreeMap::new();
-    let (named, nameless): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|it| it.rank.is_some());
+    let believed = |piece: Piece| Piece { rank: believable(&piece, &mut place), ..piece };
+    let pieces = pieces.into_iter().map(believed);
+    let (named, nameless): (Vec<_>, Vec<_>) = pieces.partition(|it| it.rank.is_some());
     let alone = named.is_empty() && nameless.len() == 1;
     for piece in named.into_iter().chain(nameless) {
         // Bounded: among as many ranks as there are workers and one more, one is free.
@@ -323,18 +325,28 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
         place.add(format!("workers disagree about how many they are: {worlds:?}"));
     }
     report_other_jobs(&by_rank, &mut place);
-    // Without a number, whoever was seen last was the last.
-    let last = by_rank.keys().next_back().map_or(0, |rank| rank.0.saturating_add(1));
-    let world = worlds.last().copied().unwrap_or(0).max(last);
-    let missing = u64::from(world) - by_rank.len() as u64;
+    let mut trace = Trace { workers: by_rank.into_values().collect(), problems: Vec::new() };
+    let (missing, world) = (trace.missing(), trace.world());
     if missing > 0 {
         place.add(format!("{missing} of {world} workers are missing"));
     }
-    let mut trace = Trace { workers: by_rank.into_values().collect(), problems: Vec::new() };
     problems.extend(place.into_list());
     problems.extend(match_collectives(&trace).1);
     trace.problems = problems;
     trace
+}
+
+/// The rank that a piece says it has, unless that cannot be.
+fn believable(piece: &Piece, place: &mut Problems) -> Option<Rank> {
+    let (rank, world) = (piece.rank?, piece.worker.world.unwrap_or(u32::MAX));
+    if rank.0 >= world {
+        place.add(format!(
+            "{} says that it is of rank {rank} of {world} workers, which cannot be; another is taken for it",
+            piece.place
+        ));
+        return None;
+    }
+    Some(rank)
 }
 
 /// Workers of ours that name other peers than the first one does were in another job. Where those listen tells two runs of

@@ -154,6 +154,40 @@ fn files_of_two_jobs_in_one_folder_are_reported() {
 }
 
 #[test]
+fn ranks_that_cannot_be_are_left_out_and_reported() {
+    let with_rank = |rank: &str, world: &str| {
+        let mut made = Made::new(0, 2);
+        let about = format!(r#"{{"rank": {rank}, "world_size": {world}}}"#);
+        let about: serde_json::Value = serde_json::from_str(&about).unwrap();
+        made.header = made.header.with("distributedInfo", about);
+        made.events.push(Event::complete("aten::add", Stamp(0), 10).category("cpu_op"));
+        made.bytes()
+    };
+    for (rank, world, said) in [
+        ("-1", "2", Some("`rank` of distributedInfo is -1")),
+        ("1.5", "2", Some("`rank` of distributedInfo is 1.5")),
+        ("5000000000", "2", Some("`rank` of distributedInfo is 5000000000")),
+        ("2", "2", Some("rank 2 of 2 workers")),
+        ("7", "2", Some("rank 7 of 2 workers")),
+        ("1", "0", Some("`world_size` of distributedInfo is 0")),
+        ("1", "-2", Some("`world_size` of distributedInfo is -2")),
+        ("1", "null", None),
+        ("1", "2", None),
+    ] {
+        let files = [("a.json", with_rank("0", "2")), ("b.json", with_rank(rank, world))];
+        let trace = Trace::read(folder(&files).path()).unwrap();
+        let ranks: Vec<Rank> = trace.workers.iter().map(|worker| worker.rank).collect();
+        assert_eq!(ranks, [Rank(0), Rank(1)], "{rank} of {world}: {:?}", trace.problems);
+        assert_eq!((trace.world(), trace.missing()), (2, 0));
+        let odd = trace.problems.iter().find(|it| it.text.contains("cannot be"));
+        match said {
+            Some(said) => assert!(odd.unwrap().text.contains(said), "{:?}", trace.problems),
+            None => assert_eq!(odd, None, "{rank} of {world}"),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_read_at_all_says_what_to_do() {
     let empty = folder(&[]);
     assert!(matches!(Trace::read(empty.path()), Err(TraceError::Empty { .. })));

@@ -46,6 +46,19 @@ impl Header {
         self.fields.get("baseTimeNanoseconds").and_then(Value::as_i64).unwrap_or(0)
     }
 
+    /// What it says about its worker and cannot mean, as sentences without their full stops.
+    pub(super) fn oddities(&self) -> Vec<String> {
+        let odd = |name: &str, least: u32| {
+            let value = self.fields.get("distributedInfo")?.get(name)?;
+            let usable = self.distributed(name).is_some_and(|number| number >= least);
+            let text = || {
+                format!("`{name}` of distributedInfo is {value}, which cannot be; it is left out")
+            };
+            (!usable && !value.is_null()).then(text)
+        };
+        [odd("rank", 0), odd("world_size", 1)].into_iter().flatten().collect()
+    }
+
     fn distributed(&self, name: &str) -> Option<u32> {
         let value = self.fields.get("distributedInfo")?.get(name)?;
         let number = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;

@@ -4,6 +4,7 @@ use super::{Event, Header};
 use crate::trace::{
     Problem,
     items::{Items, Shape},
+    problems::Problems,
 };
 use std::{
     fs::File,
@@ -18,6 +19,7 @@ const SHAPE: Shape =
 /// An iterator over the events of a file.
 pub struct Reader {
     items: Items,
+    place: String,
 }
 
 impl Reader {
@@ -28,7 +30,7 @@ impl Reader {
 
     /// Of anything; `place` is how problems name it.
     pub fn new(input: impl Read + 'static, place: &str) -> io::Result<Reader> {
-        Ok(Reader { items: Items::new(input, place, SHAPE)? })
+        Ok(Reader { items: Items::new(input, place, SHAPE)?, place: place.to_owned() })
     }
 
     /// Whether the file went on to its end and no event of it was left out, as far as it was read.
@@ -38,8 +40,12 @@ impl Reader {
 
     /// Everything beside the events: to be called once there are no more.
     pub fn finish(self) -> (Header, Vec<Problem>) {
-        let (fields, problems) = self.items.finish();
-        (Header { fields }, problems)
+        let (fields, mut problems) = self.items.finish();
+        let header = Header { fields };
+        let mut odd = Problems::at(self.place);
+        header.oddities().into_iter().for_each(|text| odd.add(text));
+        problems.extend(odd.into_list());
+        (header, problems)
     }
 }
 
