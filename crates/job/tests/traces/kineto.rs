@@ -292,6 +292,16 @@ fn a_wait_for_gloo_that_the_times_refute_is_not_taken() {
 }
 
 #[test]
+fn steps_whose_launches_are_all_lost_lack_events() {
+    let mut made = Made::training(0, 1, 2);
+    let (whole, _) = made.read();
+    assert!(whole.steps.iter().all(|step| !whole.lost.concerns(step)));
+    made.events.retain(|event| event.cat != "cuda_runtime");
+    let (worker, problems) = made.read();
+    assert!(worker.steps.iter().all(|step| worker.lost.concerns(step)), "{problems:?}");
+}
+
+#[test]
 fn what_is_wrong_is_reported_and_the_rest_is_read() {
     let mut made = Made::training(0, 1, 2);
     // Before its launch, without a launch, a launch's id again, an event again, a step again, an overlap.

@@ -43,7 +43,7 @@ pub fn link(
     }
     problems
         .add_times("the launch of something a device did is not in the file", orphans.len() as u64);
-    orphans.retain(|begun| first_known.is_some_and(|known| known < *begun));
+    orphans.retain(|begun| first_known.is_none_or(|known| known < *begun));
     problems.add_times(
         "a kernel has the correlation of another; the first one is tied to the launch",
         again,
