@@ -2,7 +2,7 @@
 
 use super::clocks::Clocks;
 use crate::{
-    Link, Rate,
+    Link, Rank, Rate,
     trace::{Direction, Kind, Stamp, Trace, WorkerTrace},
 };
 use std::time::Duration;
@@ -28,17 +28,20 @@ pub fn wire(trace: &Trace, clocks: &Clocks) -> Option<Link> {
 
 /// Bytes a second that a worker receives from other hosts in nearly its best window.
 fn receives(trace: &Trace, worker: &WorkerTrace, clocks: &Clocks) -> Option<f64> {
-    let host = |rank: crate::Rank| {
-        let found = trace.workers.iter().find(|worker| worker.rank == rank);
-        found.map(|worker| worker.host.as_str())
+    let shares_host = |peer: Rank| match trace.workers.iter().find(|worker| worker.rank == peer) {
+        Some(peer) => peer.host == worker.host,
+        // Where a peer that is missing from the trace was, workers of ours know.
+        None => worker.view.as_ref().is_some_and(|view| {
+            let host = |rank: Rank| view.workers.get(rank.0 as usize).map(|one| &one.host);
+            host(peer).is_some() && host(peer) == host(worker.rank)
+        }),
     };
     let mut arrivals: Vec<(Stamp, u64)> = worker
         .spans
         .iter()
         .filter_map(|span| match &span.kind {
             Kind::Message(message)
-                if message.direction == Direction::Received
-                    && host(message.peer).is_none_or(|other| other != worker.host) =>
+                if message.direction == Direction::Received && !shares_host(message.peer) =>
             {
                 Some((clocks.common(worker.rank, span.end()), message.bytes))
             }
@@ -70,13 +73,12 @@ fn receives(trace: &Trace, worker: &WorkerTrace, clocks: &Clocks) -> Option<f64>
 mod tests {
     use super::*;
     use crate::{
-        Rank,
+        Settings, View,
         trace::{LaneId, Message, Span},
     };
 
-    #[test]
-    fn the_rate_is_that_of_a_busy_window_and_not_of_the_pauses() {
-        let receive = |place: i64| Span {
+    fn receive(place: i64) -> Span {
+        Span {
             name: "m".into(),
             lane: LaneId(0),
             // Half a second of a megabyte every 10 ms, half a second of nothing, and so on.
@@ -92,7 +94,29 @@ mod tests {
                 bytes: 1_000_000,
             })),
             after: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn what_came_from_a_missing_worker_of_the_same_host_crossed_no_wire() {
+        for (host, crossed) in [("a", false), ("b", true)] {
+            let mut view = View::local(2, Settings::default());
+            view.workers[0].host = host.to_string();
+            view.workers[1].host = "a".to_string();
+            let worker = WorkerTrace {
+                rank: Rank(1),
+                host: "a".to_string(),
+                view: Some(view),
+                spans: (0..200).map(receive).collect(),
+                ..WorkerTrace::default()
+            };
+            let trace = Trace { workers: vec![worker], problems: Vec::new() };
+            assert_eq!(wire(&trace, &Clocks::agreeing()).is_some(), crossed);
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_a_busy_window_and_not_of_the_pauses() {
         let worker = |rank, host: &str, spans| WorkerTrace {
             rank: Rank(rank),
             host: host.to_string(),
