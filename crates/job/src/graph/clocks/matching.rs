@@ -4,7 +4,7 @@
 use super::bounds::Edge;
 use crate::{
     CollectiveKind, Rank,
-    trace::{Direction, Kind, Message, Problem, Stamp, Trace},
+    trace::{Direction, Kind, Message, Problem, Stamp, Trace, WorkerTrace},
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -181,6 +181,8 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
     let places: HashMap<Rank, usize> =
         trace.workers.iter().enumerate().map(|(place, worker)| (worker.rank, place)).collect();
     let mut sends: HashMap<Key<'_>, (Stamp, bool)> = HashMap::new();
+    // That a worker is missing is said elsewhere, and where recordings begin and end the other one may not have begun or have ended.
+    let both_recorded = |place: usize, at: Stamp| within_steps(&trace.workers[place], at);
     let mut missing: u64 = 0;
     let mut repeated: u64 = 0;
     for (place, worker) in trace.workers.iter().enumerate() {
@@ -189,10 +191,7 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
             if message.direction == Direction::Received {
                 continue;
             }
-            let Some(&peer) = places.get(&message.peer) else {
-                missing += 1;
-                continue;
-            };
+            let Some(&peer) = places.get(&message.peer) else { continue };
             let key = key(place, peer, message);
             repeated += u64::from(sends.insert(key, (span.begin, false)).is_some());
         }
@@ -205,10 +204,9 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
             if message.direction == Direction::Sent {
                 continue;
             }
-            let peer = places.get(&message.peer);
-            let sender = peer.and_then(|&peer| sends.get_mut(&key(peer, place, message)));
-            let (Some((sent, taken)), Some(&peer)) = (sender, peer) else {
-                missing += 1;
+            let Some(&peer) = places.get(&message.peer) else { continue };
+            let Some((sent, taken)) = sends.get_mut(&key(peer, place, message)) else {
+                missing += u64::from(both_recorded(place, span.begin));
                 continue;
             };
             if std::mem::replace(taken, true) {
@@ -226,7 +224,10 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
             });
         }
     }
-    missing += sends.values().filter(|(_, taken)| !taken).count() as u64;
+    let lost = |((place, ..), (sent, taken)): &(&Key<'_>, &(Stamp, bool))| {
+        !taken && both_recorded(*place, *sent)
+    };
+    missing += sends.iter().filter(lost).count() as u64;
     for (text, times) in [
         ("only one end was recorded, which says nothing about clocks", missing),
         ("recorded more than once; one of them counts", repeated),
@@ -236,6 +237,13 @@ fn messages(trace: &Trace, problems: &mut Vec<Problem>) -> Vec<Raw> {
         }
     }
     matched
+}
+
+/// Whether a worker was in one of its steps but the last.
+fn within_steps(worker: &WorkerTrace, at: Stamp) -> bool {
+    let (first, last) = (worker.steps.first(), worker.steps.last());
+    let Some((first, last)) = first.zip(last) else { return true };
+    (first.begin..last.begin).contains(&at)
 }
 
 fn key(from: usize, to: usize, message: &Message) -> (usize, usize, &str, u32, u32, u64) {

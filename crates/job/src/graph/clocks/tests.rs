@@ -3,7 +3,7 @@
 use super::*;
 use crate::Random;
 use crate::trace::{
-    Collective, Direction, Kind, Lane, LaneId, LaneKind, Message, Span, WorkerTrace,
+    Collective, Direction, Kind, Lane, LaneId, LaneKind, Message, Span, Step, WorkerTrace,
 };
 
 /// Nanoseconds of latency that every message has at least.
@@ -203,6 +203,29 @@ fn lost_messages_and_a_silent_worker_are_reported() {
     assert!(texts[1].starts_with("worker 2: no message"), "{texts:?}");
     assert_eq!(alignment.clocks.offsets[2], 0);
     assert!(clocks_of(&alignment, &cluster, 1) < 0.25 * JITTER);
+}
+
+#[test]
+fn messages_at_the_ends_of_recordings_need_no_other_end() {
+    let lost = |time: f64| {
+        let mut cluster = Cluster::new(&[0, 1], &OFFSETS[..2], &[0.0; 2]);
+        cluster.run(false, 10, 1.0);
+        // Steps are marked for 0.1 to 0.9 s, the last of them for 0.7 s and more. Worker 1 lacks what it did at some time.
+        let from = cluster.local(1, time);
+        cluster.trace.workers[1]
+            .spans
+            .retain(|span| span.begin < from || from.after(20_000_000) < span.begin);
+        for rank in 0..2 {
+            let stamp = |time: f64| cluster.local(rank, time * 1e9 - 5e6);
+            let step = |number, from, to| Step { number, begin: stamp(from), end: stamp(to) };
+            let steps = vec![step(3, 0.1, 0.7), step(4, 0.7, 0.9)];
+            cluster.trace.workers[rank].steps = steps;
+        }
+        let problems = Clocks::align(&cluster.trace).problems;
+        problems.iter().any(|problem| problem.text.contains("only one end"))
+    };
+    let found = [0.0, 0.2, 0.6, 0.7, 0.9].map(|time| lost(time * 1e9 - 2e6));
+    assert_eq!(found, [false, true, true, false, false]);
 }
 
 #[test]
