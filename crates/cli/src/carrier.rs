@@ -3,7 +3,7 @@
 
 use crate::scenario::{Loaded, MemorySource, WireSource};
 use paceline_job::{
-    Link,
+    Link, Rank,
     graph::{Graph, Job, Operation, OperationKind},
     trace::{Kind, Trace},
 };
@@ -19,8 +19,8 @@ pub enum Carrier {
     Memory,
     /// Wires between hosts, and memory inside those that have several workers.
     Wires,
-    /// What nobody knows: operations are of so many workers, of whom the trace has one.
-    Missing(usize),
+    /// What nobody knows: operations are of workers that the trace does not have.
+    Missing(Peers),
     /// Something, but nobody knows how much: not one operation says its size.
     Sizeless,
 }
@@ -28,9 +28,14 @@ pub enum Carrier {
 impl Carrier {
     /// Of a job under other conditions than its trace has.
     pub fn of(loaded: &Loaded, graph: &Graph) -> Carrier {
-        if let Some(peers) = loaded.missing {
-            return Carrier::Missing(peers);
+        match loaded.missing {
+            Some(peers) => Carrier::Missing(peers),
+            None => Carrier::among(graph),
         }
+    }
+
+    /// Of a job whose workers are all there.
+    pub fn among(graph: &Graph) -> Carrier {
         let carries = |one: &Operation| one.kind != OperationKind::Barrier;
         let mut carrying = graph.operations.iter().filter(|one| carries(one)).peekable();
         let sizeless = carrying.peek().is_some() && carrying.all(|one| one.elements == 0);
@@ -72,12 +77,31 @@ impl Carrier {
                 "no operation says how much it carries (PyTorch's profiler does with record_shapes=True); all take as long as recorded"
                     .to_string()
             }
-            Carrier::Missing(peers) => format!(
-                "its operations are of {peers} workers, of whom the trace has one; they take as long as recorded, \
-                 whatever the number of workers, the settings and the network"
-            ),
+            Carrier::Missing(peers) => {
+                let Peers { wanted, there, can_be_copied } = peers;
+                let remedy = if can_be_copied {
+                    format!("; --what-if workers={wanted} takes the missing ones to be like those that are there")
+                } else {
+                    String::new()
+                };
+                format!(
+                    "its operations are of {wanted} workers, of whom the trace has {there}; they take as long as recorded, whatever \
+                     the settings and the network. Give the traces of all workers{remedy}"
+                )
+            }
         }
     }
+}
+
+/// Workers that take part in operations together, not all of whom the trace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// How many they are.
+    pub wanted: usize,
+    /// How many of them the trace has.
+    pub there: usize,
+    /// Whether others can be taken to be like those: where layers are known, operations are made from them.
+    pub can_be_copied: bool,
 }
 
 /// On how many hosts workers are.
@@ -85,18 +109,24 @@ pub fn hosts(graph: &Graph) -> usize {
     graph.workers.iter().map(|worker| worker.host.as_str()).collect::<HashSet<_>>().len()
 }
 
-/// How many workers take part in operations that only one of them recorded. Where layers are known, operations are made
-/// from them and have all workers that there are.
-pub fn missing(trace: &Trace, job: &Job) -> Option<usize> {
-    let [worker] = &trace.workers[..] else { return None };
+/// The largest operations that not all of their workers recorded, if there are any.
+pub fn missing(trace: &Trace, job: &Job) -> Option<Peers> {
+    let (world, there) = (trace.world(), trace.workers.len());
     if job.layered.is_some() {
-        return None;
+        let sends = !job.graph.operations.is_empty();
+        let peers = Peers { wanted: world, there, can_be_copied: true };
+        return (sends && there < world).then_some(peers);
     }
-    let world = worker.world.map_or(1, |world| world as usize);
-    let members = worker.spans.iter().filter_map(|span| match &span.kind {
-        Kind::Collective(collective) if collective.members.is_empty() => Some(world),
-        Kind::Collective(collective) => Some(collective.members.len()),
+    let ranks: HashSet<Rank> = trace.workers.iter().map(|worker| worker.rank).collect();
+    let spans = trace.workers.iter().flat_map(|worker| &worker.spans);
+    let peers = spans.filter_map(|span| match &span.kind {
+        Kind::Collective(collective) if collective.members.is_empty() => Some((world, there)),
+        Kind::Collective(collective) => {
+            let members = &collective.members;
+            Some((members.len(), members.iter().filter(|rank| ranks.contains(rank)).count()))
+        }
         _ => None,
     });
-    members.max().filter(|members| *members > 1)
+    let (wanted, there) = peers.filter(|(wanted, there)| there < wanted).max()?;
+    Some(Peers { wanted, there, can_be_copied: false })
 }

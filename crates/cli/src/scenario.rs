@@ -1,12 +1,16 @@
 //! A job as a trace shows it, under the conditions that the trace or the command line gives. What is asked about it is
 //! the business of the commands.
 
-use crate::{carrier, exit::UsageError, handing::Handing};
+use crate::{
+    carrier::{self, Peers},
+    exit::UsageError,
+    handing::Handing,
+};
 use anyhow::{Context, Result};
 use clap::Args;
 use paceline_job::{
     Link, Plan, Rate, WrittenDuration,
-    graph::{Alignment, Clocks, Job, wire},
+    graph::{Alignment, BuildError, Clocks, Job, wire},
     trace::{Problem, Trace},
 };
 use paceline_replay::{
@@ -14,6 +18,7 @@ use paceline_replay::{
     graph::{Scenario, memory},
 };
 use std::{
+    collections::BTreeSet,
     fmt,
     path::{Path, PathBuf},
     time::Duration,
@@ -52,10 +57,52 @@ pub struct Loaded {
     pub wire: WireSource,
     /// How it is known what the memory carries that workers share.
     pub memory: MemorySource,
-    /// How many workers take part in operations, if the trace has but one of them.
-    pub missing: Option<usize>,
+    /// Who takes part in operations, if the trace does not have all of them.
+    pub missing: Option<Peers>,
     /// What was wrong with the trace.
     pub problems: Vec<Problem>,
+}
+
+impl Loaded {
+    /// Whether its workers say that all of them, missing ones too, are on one host.
+    pub fn met_on_one_host(&self) -> bool {
+        let views = self.trace.workers.iter().filter_map(|worker| worker.view.as_ref());
+        let mut hosts = views.map(|view| view.workers.iter().map(|worker| &worker.host));
+        let of_first: Option<BTreeSet<_>> = hosts.next().map(Iterator::collect);
+        of_first.is_some_and(|hosts| hosts.len() == 1)
+    }
+}
+
+/// A trace, as far as steps can be made of it.
+pub struct Examined {
+    /// As it was recorded, its problems apart.
+    pub trace: Trace,
+    /// What makes one time of the workers' clocks.
+    pub clocks: Clocks,
+    /// Its steps.
+    pub job: Result<Job, BuildError>,
+    /// Everything that is odd about it, wherever that showed: whatever command looks at it says the same.
+    pub problems: Vec<Problem>,
+}
+
+/// Read a trace, put it on one clock, and make steps of it, or of the one that is given.
+pub fn examine(path: &Path, step: Option<u64>) -> Result<Examined> {
+    let mut trace = Trace::read(path)?;
+    let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
+    if let Some(number) = step {
+        keep_step(&mut trace, number)?;
+    }
+    let job = Job::from_trace(&trace, &clocks);
+    let mut problems = std::mem::take(&mut trace.problems);
+    problems.extend(of_clocks);
+    match &job {
+        Ok(job) => problems.extend(job.problems.iter().cloned()),
+        Err(error) => {
+            let text = format!("it cannot be replayed: {error}");
+            problems.push(Problem { place: path.display().to_string(), text, times: 1 });
+        }
+    }
+    Ok(Examined { trace, clocks, job, problems })
 }
 
 /// Read a trace and make of it what can be played.
@@ -65,13 +112,8 @@ pub fn load(path: &Path, conditions: &ConditionArgs) -> Result<Loaded> {
 
 /// The same of one of its steps, by its number, if one is given.
 pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> Result<Loaded> {
-    let mut trace = Trace::read(path)?;
-    let Alignment { clocks, problems: of_clocks, .. } = Clocks::align(&trace);
-    if let Some(number) = step {
-        keep_step(&mut trace, number)?;
-    }
-    let mut job = Job::from_trace(&trace, &clocks)
-        .with_context(|| format!("no step can be made of {}", path.display()))?;
+    let Examined { trace, clocks, job, mut problems } = examine(path, step)?;
+    let mut job = job.with_context(|| format!("no step can be made of {}", path.display()))?;
     if let Some(layered) = job.layered.take() {
         let layered = layered.repeated(LEAST_STEPS);
         job.graph = layered.graph();
@@ -98,7 +140,7 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
             for name in fuse(&plan, &mut job) {
                 let text = "the plan sends it together with others, and the trace does not have it";
                 let place = format!("tensor {name}");
-                job.problems.push(Problem { place, text: text.to_string(), times: 1 });
+                problems.push(Problem { place, text: text.to_string(), times: 1 });
             }
             plan.settings
         }
@@ -117,7 +159,10 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
     // Operations of others do not show what ours would take.
     let ours = trace.workers.iter().any(|worker| worker.view.is_some());
     let said = trace.workers.iter().find_map(|worker| worker.memory);
-    let shown = (ours && said.is_none()).then(|| memory(&scenario)).flatten();
+    let missing = carrier::missing(&trace, &job);
+    // Nor do operations of which some workers are missing.
+    let shows = ours && said.is_none() && missing.is_none();
+    let shown = shows.then(|| memory(&scenario)).flatten();
     let memory_source = match (said, shown, met.memory) {
         (Some(_), ..) => MemorySource::Prediction,
         (None, Some(_), _) => MemorySource::Operations,
@@ -125,10 +170,6 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
         (None, None, None) => MemorySource::Usual,
     };
     scenario.memory = said.or(shown).unwrap_or(scenario.memory);
-    let missing = carrier::missing(&trace, &job);
-    let mut problems = std::mem::take(&mut trace.problems);
-    problems.extend(of_clocks);
-    problems.extend(job.problems.iter().cloned());
     Ok(Loaded {
         trace,
         clocks,

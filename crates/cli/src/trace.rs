@@ -1,5 +1,6 @@
-//! `paceline trace`: what is in a recorded run. It counts and prints; nothing is predicted.
+//! `paceline trace`: what is in a recorded run, and what is odd about it. It counts and prints; nothing is predicted.
 
+use crate::scenario::{Examined, examine};
 use anyhow::Result;
 use clap::Args;
 use paceline_job::trace::{
@@ -45,7 +46,8 @@ pub struct TraceArgs {
 
 /// Print what there is.
 pub fn run(arguments: TraceArgs) -> Result<ExitCode> {
-    let contents = Contents::of(Trace::read(&arguments.path)?);
+    let Examined { trace, problems, .. } = examine(&arguments.path, None)?;
+    let contents = Contents::of(&trace, problems);
     let text = if arguments.json {
         serde_json::to_string_pretty(&contents)? + "\n"
     } else {
@@ -61,6 +63,9 @@ pub fn run(arguments: TraceArgs) -> Result<ExitCode> {
 /// What a trace holds.
 #[derive(Debug, Serialize)]
 struct Contents {
+    /// How many workers the job had, as far as that is known.
+    world: usize,
+    missing_workers: usize,
     workers: Vec<WorkerContents>,
     problems: Vec<Problem>,
 }
@@ -107,18 +112,13 @@ struct CollectiveContents {
 }
 
 impl Contents {
-    fn of(trace: Trace) -> Contents {
+    fn of(trace: &Trace, problems: Vec<Problem>) -> Contents {
         let workers = trace.workers.iter().map(WorkerContents::of).collect();
-        Contents { workers, problems: trace.problems }
+        Contents { world: trace.world(), missing_workers: trace.missing(), workers, problems }
     }
 
     fn text(&self) -> String {
-        let world = self.workers.iter().filter_map(|worker| worker.world).max();
-        let mut text = count(self.workers.len(), "worker");
-        if let Some(world) = world.filter(|world| *world as usize != self.workers.len()) {
-            text += &format!(" of {world}");
-        }
-        text.push('\n');
+        let mut text = workers_there(self.workers.len(), self.world) + "\n";
         for worker in self.workers.iter().take(WORKERS_LISTED) {
             text += &worker.text();
         }
@@ -280,6 +280,14 @@ fn milliseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e6
 }
 
+/// How many workers are there, and how many are not.
+pub fn workers_there(there: usize, world: usize) -> String {
+    match world.saturating_sub(there) {
+        0 => count(there, "worker"),
+        missing => format!("{there} of {} ({missing} missing)", count(world, "worker")),
+    }
+}
+
 fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
@@ -299,7 +307,7 @@ mod tests {
     fn what_a_table_of_layers_holds_is_counted() {
         let table = "name,forward_ms,backward_ms,tensors\na,1,2,10\nb,3,4,20\n";
         let trace = Trace::read_bytes("layers.csv", table.into()).unwrap();
-        let contents = Contents::of(trace);
+        let contents = Contents::of(&trace, Vec::new());
         let worker = &contents.workers[0];
         assert_eq!((worker.layers, worker.spans["forward"], worker.spans["backward"]), (2, 2, 2));
         assert_eq!((worker.steps[0].ms, worker.lanes[0].covers_ms), (10.0, Some(10.0)));
@@ -332,7 +340,8 @@ mod tests {
             {"id": 2, "name": "aten::mul", "ctrl_deps": 1},
             {"id": 3, "name": "nccl:all_reduce", "ctrl_deps": 1,
              "inputs": {"shapes": [[10]], "types": ["Tensor(float)"]}}]}"#;
-        let contents = Contents::of(Trace::read_bytes("et.json", json.into()).unwrap());
+        let trace = Trace::read_bytes("et.json", json.into()).unwrap();
+        let contents = Contents::of(&trace, Vec::new());
         let text = contents.text();
         assert!(text.contains("1 all_reduce of f32: 40 bytes\n"), "{text}");
         assert!(!text.contains(" ms"), "{text}");

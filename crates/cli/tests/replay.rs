@@ -245,7 +245,7 @@ fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
         assert!((found[field].as_f64().unwrap() - step).abs() < 1e-9, "{field}: {found}");
     }
     assert!((answers(&found)[0] - 0.65).abs() < 1e-9, "{found}");
-    assert!(notes(&found).contains("of 2 workers, of whom the trace has one"), "{found}");
+    assert!(notes(&found).contains("of 2 workers, of whom the trace has 1"), "{found}");
 }
 
 /// All that is said about what can be asked.
@@ -276,16 +276,85 @@ fn workers_of_one_host_need_no_bandwidth_for_what_no_wire_carries() {
 fn operations_whose_other_workers_are_missing_take_as_long_as_recorded_and_it_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let trace = profiled(&folder.path().join("first.json"), 0, 8);
-    let asked = ["--what-if", "workers=16+precision=f16", "--what-if", "bandwidth=1gbit"];
-    let found = report(&[&["replay", &trace], &asked[..]].concat());
-    assert_eq!(answers(&found), [25.0, 25.0], "{found}");
-    assert_eq!(found["exposed_comm_ms"], json!(4.0), "{found}");
-    assert!(notes(&found).contains("of 8 workers, of whom the trace has one"), "{found}");
-    for more in [&[][..], &["--workers", "4"]] {
-        let refused = paceline(&[&["optimize", &trace], more].concat());
-        let error = String::from_utf8_lossy(&refused.stderr).to_string();
-        assert!(error.contains("give the traces of all workers"), "{more:?}: {error}");
-        assert!(!error.contains("give --workers"), "{more:?}: {error}");
+    let second = folder.path().join("two");
+    fs::create_dir(&second).unwrap();
+    for rank in 0..2 {
+        profiled(&second.join(format!("rank{rank}.json")), rank, 8);
+    }
+    for (trace, there) in [(&*trace, 1), (second.to_str().unwrap(), 2)] {
+        let given = ["replay", trace, "--bandwidth", "1gbit"];
+        let found = report(&[&given[..], &["--what-if", "batch=1x"]].concat());
+        assert_eq!((answers(&found), &found["simulated"]), (vec![25.0], &json!(false)), "{found}");
+        assert_eq!(found["exposed_comm_ms"], json!(4.0), "{found}");
+        assert_eq!(found["missing_workers"], 8 - there, "{found}");
+        let said = format!("of 8 workers, of whom the trace has {there}");
+        assert!(notes(&found).contains(&said), "{found}");
+        let text = String::from_utf8(paceline(&given).stdout).unwrap();
+        let head = format!("{there} of 8 workers ({} missing) on", 8 - there);
+        assert!(text.starts_with(&head), "{text}");
+        for asked in ["workers=16", "precision=f16", "strategy=ring", "bandwidth=1gbit+batch=2x"] {
+            let refused = paceline(&[&given[..], &["--what-if", asked]].concat());
+            let error = String::from_utf8_lossy(&refused.stderr).to_string();
+            assert_eq!(refused.status.code(), Some(2), "{asked}: {error}");
+            assert!(error.contains(&said) && error.contains("Give the traces"), "{error}");
+        }
+        for more in [&[][..], &["--workers", "4"]] {
+            let refused = paceline(&[&["optimize", trace], more].concat());
+            let error = String::from_utf8_lossy(&refused.stderr).to_string();
+            assert!(error.contains("give the traces of all workers"), "{more:?}: {error}");
+            assert!(!error.contains("give --workers"), "{more:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn missing_workers_are_taken_to_be_like_the_others_only_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("worker-1.json");
+    fs::write(&trace, recorded(1)).unwrap();
+    let given = ["replay", trace.to_str().unwrap(), "--bandwidth", "1gbit"];
+    let found = report(&given);
+    assert_eq!((&found["simulated"], &found["missing_workers"]), (&json!(false), &json!(1)));
+    assert!(notes(&found).contains("--what-if workers=2"), "{found}");
+    let refused = paceline(&[&given[..], &["--what-if", "partition=1MiB"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    fs::write(folder.path().join("worker-0.json"), recorded(0)).unwrap();
+    let whole = report(&["replay", folder.path().to_str().unwrap(), "--bandwidth", "1gbit"]);
+    let asked = report(&[&given[..], &["--what-if", "workers=2"]].concat());
+    assert_eq!(answers(&asked)[0], whole["step_ms"].as_f64().unwrap(), "both workers do the same");
+    let now = asked["step_ms"].as_f64().unwrap();
+    let speed = asked["what_if"][0]["speed"].as_f64().unwrap();
+    assert!((speed - now / answers(&asked)[0]).abs() < 1e-9, "as many samples as in the job");
+    let plan = ["optimize", given[1], "--bandwidth", "1gbit"];
+    let refused = paceline(&plan);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && error.contains("--workers 2"), "{error}");
+    assert!(paceline(&[&plan[..], &["--workers", "2"]].concat()).status.success());
+}
+
+#[test]
+fn the_same_is_said_about_a_trace_whoever_looks_at_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        // Two hosts without messages, which says something about clocks; layers that are not alike.
+        let text = recorded(rank).replacen("fc.weight", &format!("of worker {rank}"), 1);
+        fs::write(folder.path().join(format!("worker-{rank}.json")), text).unwrap();
+    }
+    let trace = folder.path().to_str().unwrap();
+    let of_replay = report(&["replay", trace])["problems"].clone();
+    let shown = report(&["trace", trace])["problems"].clone();
+    let text = |one: &Value| {
+        let (place, text) = (one["place"].as_str().unwrap(), one["text"].as_str().unwrap());
+        format!("{place}: {text}")
+    };
+    let shown: Vec<String> = shown.as_array().unwrap().iter().map(text).collect();
+    let of_replay: Vec<&str> =
+        of_replay.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    assert!(shown.iter().any(|it| it.starts_with("clocks: ")), "{shown:?}");
+    assert!(shown.iter().any(|it| it.starts_with("worker 1: ")), "{shown:?}");
+    assert_eq!(shown.len(), of_replay.len(), "{shown:?} {of_replay:?}");
+    for (one, other) in shown.iter().zip(of_replay) {
+        assert!(other.starts_with(one.as_str()), "{one} {other}");
     }
 }
 

@@ -5,7 +5,7 @@ mod report;
 mod verify;
 
 use crate::{
-    carrier::hosts,
+    carrier::{Peers, hosts},
     exit::UsageError,
     handing::Handing,
     scenario::{self, ConditionArgs, Loaded, WireSource},
@@ -157,6 +157,19 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
         };
         *layered = std::mem::take(layered).like_first(count);
         scenario.graph = layered.graph();
+    }
+    if let (Some(peers), None) = (loaded.missing, arguments.workers) {
+        let Peers { wanted, there, can_be_copied } = peers;
+        let remedy = if can_be_copied {
+            format!(", or --workers {wanted} to take all to be like the first")
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "the trace has {there} of the {wanted} workers of its operations, and a plan for those would be one for another job; \
+             give the traces of all workers{remedy}"
+        );
+        return Err(UsageError::new(text).into());
     }
     if scenario.graph.workers.len() < 2 {
         let text = match &layered {

@@ -121,10 +121,8 @@ impl Case {
     pub fn ask(&self, loaded: &Loaded, skip: usize, alike: bool, now: f64) -> Result<Answer> {
         let what_if = self.to_string();
         let (step_ms, lumped_step_ms) = self.step_ms(loaded, skip, alike)?;
-        // Where others are missing from the trace, however many there are, one is played.
-        let there = loaded.scenario.graph.workers.len();
-        let workers = if loaded.missing.is_some() { there } else { self.workers(loaded) };
-        let speed = self.samples(workers as f64 / there as f64) * now / step_ms;
+        let workers = self.workers(loaded) as f64 / present(loaded) as f64;
+        let speed = self.samples(workers) * now / step_ms;
         Ok(Answer { what_if, step_ms, speed, lumped_step_ms })
     }
 
@@ -133,10 +131,6 @@ impl Case {
         let what_if = self.to_string();
         let (mut changed, _) = self.planned(loaded)?;
         let scenario = &loaded.scenario;
-        if loaded.missing.is_some() {
-            let graph = self.of_computation(scenario).graph;
-            return as_recorded(&what_if, &graph, skip);
-        }
         let mut workers = scenario.graph.workers.len();
         for change in &self.changes {
             match change {
@@ -152,7 +146,11 @@ impl Case {
         settings.with_context(|| format!("--what-if {what_if}"))?;
         let context = || format!("--what-if {what_if} cannot be played");
         let wires_are_known = self.knows_wires(loaded);
-        let carrier = if alike { Carrier::Wires } else { Carrier::of(loaded, &changed.graph) };
+        let carrier = match self.carrier(loaded, &changed.graph) {
+            Carrier::Missing(peers) => Carrier::Missing(peers),
+            _ if alike => Carrier::Wires,
+            carrier => carrier,
+        };
         let known = carrier.is_known(loaded) || carrier == Carrier::Wires && wires_are_known;
         if !known {
             let concerns = |change: &Change| match change {
@@ -184,7 +182,17 @@ impl Case {
             Change::Workers(count) => Some(*count),
             _ => None,
         });
-        asked.unwrap_or(loaded.scenario.graph.workers.len())
+        asked.unwrap_or(present(loaded))
+    }
+
+    /// What carries its operations. Who asks for a number of workers, where layers are known, has all of them: copies of those that
+    /// are there.
+    fn carrier(&self, loaded: &Loaded, graph: &Graph) -> Carrier {
+        let asks = self.changes.iter().any(|change| matches!(change, Change::Workers(_)));
+        match loaded.missing {
+            Some(peers) if asks && peers.can_be_copied => Carrier::among(graph),
+            _ => Carrier::of(loaded, graph),
+        }
     }
 
     /// How many workers it is about, where one stands for all, and for how many operations of a step that is not exact.
@@ -197,8 +205,11 @@ impl Case {
     /// the others are on that host as well.
     pub fn shares_the_host(&self, loaded: &Loaded) -> bool {
         let asks = self.changes.iter().any(|change| matches!(change, Change::Workers(_)));
-        let memory = Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory;
-        asks && memory && !self.knows_wires(loaded)
+        let one_host = match loaded.missing {
+            Some(_) => loaded.met_on_one_host(),
+            None => Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory,
+        };
+        asks && one_host && !self.knows_wires(loaded)
     }
 
     /// Whether it is known what wires carry.
@@ -214,14 +225,14 @@ impl Case {
         let workers = self.changes.iter().fold(loaded.scenario.clone(), |scenario, change| {
             if let Change::Workers(_) = change { scenario.with(change) } else { scenario }
         });
-        self.changes.iter().any(of_wires) && Carrier::of(loaded, &workers.graph) == Carrier::Memory
+        self.changes.iter().any(of_wires) && self.carrier(loaded, &workers.graph) == Carrier::Memory
     }
+}
 
-    /// The job under those of the conditions that concern what each worker does by itself.
-    fn of_computation(&self, scenario: &Scenario) -> Scenario {
-        let changes = self.changes.iter().filter(|change| !concerns_operations(change));
-        changes.fold(scenario.clone(), |scenario, change| scenario.with(change))
-    }
+/// How many workers the job has as it is.
+fn present(loaded: &Loaded) -> usize {
+    let there = loaded.scenario.graph.workers.len();
+    loaded.missing.map_or(there, |peers| peers.wanted)
 }
 
 /// Whether what operations take depends on it.

@@ -5,6 +5,7 @@ use crate::{
     bench::table::{self, Style},
     carrier::{Carrier, hosts},
     scenario::Loaded,
+    trace::workers_there,
 };
 use paceline_replay::graph::{Analysis, LinkShare, Played, Share, warm_up};
 use serde::Serialize;
@@ -20,6 +21,8 @@ const PROBLEMS: usize = 12;
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     workers: usize,
+    /// Workers that the job had and the trace does not.
+    missing_workers: usize,
     hosts: usize,
     steps: usize,
     /// Of them, those at the beginning that do not count.
@@ -79,6 +82,7 @@ impl Report {
         let lumped_step_ms = lumped.map(|played| played.step_ms(skip));
         Report {
             workers: job.graph.workers.len(),
+            missing_workers: loaded.trace.missing(),
             hosts: hosts(&job.graph),
             steps: job.graph.steps as usize,
             skipped: warm_up(job.graph.steps as usize, skip),
@@ -141,7 +145,7 @@ impl Report {
         writeln!(
             text,
             "{} on {}, {} ({} of them to warm up), {} a step",
-            plural(self.workers, "worker"),
+            workers_there(self.workers, self.workers + self.missing_workers),
             plural(self.hosts, "host"),
             plural(self.steps, "step"),
             self.skipped,

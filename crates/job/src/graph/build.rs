@@ -24,7 +24,7 @@ use std::{
 /// A job as a graph, with what else its trace says about it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
-    /// Its steps.
+    /// Its steps. Workers of the graph are those of the trace, in order, whatever ranks they had.
     pub graph: Graph,
     /// The layers that the graph was made from, where there are layers.
     pub layered: Option<Layered>,
@@ -82,7 +82,6 @@ impl Job {
         }
         let problems = stub.into_iter().collect();
         let mut building = Building { trace, clocks, steps: &steps, problems };
-        building.report_missing();
         let layered = building.layered();
         let measured = measured(trace, clocks, &steps);
         Ok(Job {
@@ -247,19 +246,6 @@ impl<'t> Building<'t> {
         }
         layered.asides = asides.into_iter().map(|found| found.operations).collect();
         layered
-    }
-
-    /// Workers of the graph are those of the trace, in order, whatever ranks they had.
-    fn report_missing(&mut self) {
-        let workers = &self.trace.workers;
-        let world = workers.iter().filter_map(|worker| worker.world).max().unwrap_or(0) as usize;
-        if workers.len() < world {
-            let text = format!(
-                "{} of {world} workers are there; they are played as if they were all",
-                workers.len()
-            );
-            self.problems.push(Problem { place: "workers".to_string(), text, times: 1 });
-        }
     }
 
     fn finder(&self, layered: &mut Layered, mut sent: Sent) -> Finder {
