@@ -1,7 +1,7 @@
 """Self-tuning of a running job, as ``paceline run --tune`` or the variable ``PACELINE_TUNE`` ask for it.
 
 Worker 0 watches the job's metrics on a thread that stands back behind the training, and proposes other settings where they
-promise more speed; all workers change between the same two steps. ``PACELINE_TUNE_LOG`` is a file for its decisions, which
+promise more speed; all workers change between the same two steps. Where workers come and go, whoever is worker 0 then begins anew. ``PACELINE_TUNE_LOG`` is a file for its decisions, which
 ``paceline tune explain`` reads. With ``PACELINE_TUNE_AVERAGES`` strategies that average in groups are among what it chooses from.
 """
 

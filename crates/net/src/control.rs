@@ -397,7 +397,7 @@ impl Control {
 }
 
 /// Proposes changes for a worker, as long as that is there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Proposer(Arc<Desk>);
 
 impl Proposer {

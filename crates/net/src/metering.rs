@@ -41,7 +41,8 @@ pub(crate) struct Metering {
 
 #[derive(Debug, Default)]
 struct Latest {
-    metrics: Option<Arc<JobMetrics>>,
+    /// With the view of those who reported.
+    metrics: Option<(Arc<JobMetrics>, Arc<View>)>,
     /// Whether there will be no others.
     closed: bool,
 }
@@ -60,8 +61,17 @@ struct Gathering {
     handle: Handle,
     /// This worker's own report, and room for all. Vectors, since their memory stays where it is.
     memory: (Vec<u8>, Vec<u8>),
+    about: About,
+}
+
+/// What this worker knows of the step that a report is about.
+#[derive(Debug)]
+struct About {
     shape: Option<Arc<JobShape>>,
+    /// In force during that step.
     settings: Settings,
+    /// Of those who report.
+    view: Arc<View>,
 }
 
 impl Drop for Gathering {
@@ -109,13 +119,20 @@ impl Metering {
 
     /// A step begins in this view. All workers say so between the same two operations.
     pub(crate) fn begin_step(&self, worker: &Worker, step: u64, view: &Arc<View>) {
+        let mut exchange = lock(&self.exchange);
+        let before = exchange.view.replace(view.clone());
+        let others = before.as_ref().is_some_and(|before| !before.ids().eq(view.ids()));
         {
             let mut meter = lock(&self.meter);
+            if others {
+                // What steps took with others says nothing of these, and who has just come knows nothing of them: all begin
+                // anew, in the same step. Reports under way have come or failed with whoever is gone, and not on all alike.
+                *meter = Meter::default();
+                (exchange.cadence, exchange.underway) = Default::default();
+            }
             meter.settled(self.carried.idle_since());
             meter.begin_step(step, view.version, now(), self.carried.totals());
         }
-        let mut exchange = lock(&self.exchange);
-        let before = exchange.view.replace(view.clone());
         if exchange.cadence.must_hear(step)
             && let Some(gathering) = &exchange.underway
         {
@@ -132,10 +149,11 @@ impl Metering {
             (meter.report().unwrap_or_default().encode(), meter.shape().cloned())
         };
         let settings = before.as_ref().unwrap_or(view).settings.clone();
+        let about = About { shape, settings, view: view.clone() };
         if view.size() > 1 {
-            exchange.underway = Some(Gathering::start(worker, report.into(), shape, settings));
+            exchange.underway = Some(Gathering::start(worker, report.into(), about));
         } else {
-            self.publish(&mut exchange.cadence, &report, shape.as_ref(), &settings);
+            self.publish(&mut exchange.cadence, &report, &about);
         }
     }
 
@@ -144,43 +162,37 @@ impl Metering {
         let Some(ended) = exchange.underway.as_ref().and_then(|open| open.handle.poll()) else {
             return;
         };
-        let Some(Gathering { memory, shape, settings, .. }) = &exchange.underway else { return };
+        let Some(Gathering { memory, about, .. }) = &exchange.underway else { return };
         match ended {
-            Ok(()) => self.publish(&mut exchange.cadence, &memory.1, shape.as_ref(), settings),
+            Ok(()) => self.publish(&mut exchange.cadence, &memory.1, about),
             // It fails where a worker is gone, which those hear who wait for tensors.
             Err(_) => exchange.cadence.hear(None),
         }
         exchange.underway = None;
     }
 
-    fn publish(
-        &self,
-        cadence: &mut Cadence,
-        reports: &[u8],
-        shape: Option<&Arc<JobShape>>,
-        settings: &Settings,
-    ) {
-        let metrics = metrics::agree(reports, shape, settings);
+    fn publish(&self, cadence: &mut Cadence, reports: &[u8], about: &About) {
+        let metrics = metrics::agree(reports, about.shape.as_ref(), &about.settings);
         cadence.hear(metrics.as_ref());
         if let Some(metrics) = metrics {
-            lock(&self.latest).metrics = Some(Arc::new(metrics));
+            lock(&self.latest).metrics = Some((Arc::new(metrics), about.view.clone()));
             self.changed.notify_all();
         }
     }
 
     /// What all workers last saw.
     pub(crate) fn latest(&self) -> Option<Arc<JobMetrics>> {
-        lock(&self.latest).metrics.clone()
+        lock(&self.latest).metrics.as_ref().map(|(metrics, _)| metrics.clone())
     }
 
-    /// Wait for metrics of a later step than `than`; `None` if there will be none.
-    pub(crate) fn later(&self, than: Option<u64>) -> Option<Arc<JobMetrics>> {
-        let known = |latest: &Latest| latest.metrics.as_ref().map(|metrics| metrics.step);
+    /// Wait for metrics of a later step than `than`, and the view of those who reported; `None` if there will be none.
+    pub(crate) fn later(&self, than: Option<u64>) -> Option<(Arc<JobMetrics>, Arc<View>)> {
+        let known = |latest: &Latest| latest.metrics.as_ref().map(|(metrics, _)| metrics.step);
         let waited = self
             .changed
             .wait_while(lock(&self.latest), |latest| !latest.closed && known(latest) <= than);
         let latest = waited.unwrap_or_else(PoisonError::into_inner);
-        latest.metrics.clone().filter(|metrics| !latest.closed && Some(metrics.step) > than)
+        latest.metrics.clone().filter(|(metrics, _)| !latest.closed && Some(metrics.step) > than)
     }
 
     /// Nobody drives any more.
@@ -203,12 +215,7 @@ pub(crate) fn now() -> Time {
 }
 
 impl Gathering {
-    fn start(
-        worker: &Worker,
-        report: Vec<u8>,
-        shape: Option<Arc<JobShape>>,
-        settings: Settings,
-    ) -> Gathering {
+    fn start(worker: &Worker, report: Vec<u8>, about: About) -> Gathering {
         let counts: Arc<[u64]> = vec![REPORT_BYTES as u64; worker.size()].into();
         let operation = Operation::new(NAME, Collective::AllGather { counts }).priority(URGENCY);
         let mut all = vec![0; REPORT_BYTES * worker.size()];
@@ -217,7 +224,7 @@ impl Gathering {
         let handle = unsafe {
             worker.start_unwatched(operation, Dtype::U8, report.as_ptr(), all.as_mut_ptr())
         };
-        Gathering { handle, memory: (report, all), shape, settings }
+        Gathering { handle, memory: (report, all), about }
     }
 }
 

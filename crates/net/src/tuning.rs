@@ -8,6 +8,7 @@ use crate::{
     runtime::trace::stand_back,
     worker::Worker,
 };
+use paceline_job::{View, WorkerId};
 use paceline_sync::{agreement::Change, policy::Policy};
 use std::{sync::Arc, time::Duration};
 
@@ -15,28 +16,45 @@ use std::{sync::Arc, time::Duration};
 const DECISION: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// Let a policy watch the job and propose settings, until this worker leaves. One worker of a job does that, once; where
-    /// it does not measure, nothing happens.
-    pub fn tune(&self, policy: Box<dyn Policy>) -> Result<()> {
+    /// Let a policy watch the job and propose settings, until this worker leaves. All workers call it, once; the policy of the
+    /// first in the view is asked. Whenever others have come or gone it is made anew, by whoever is the first then. Where
+    /// workers do not measure, or one is alone, nothing happens.
+    pub fn tune(&self, make: impl FnMut(&View) -> Box<dyn Policy> + Send + 'static) -> Result<()> {
         let Some(metering) = self.metering().cloned() else { return Ok(()) };
-        let proposer = self.proposer();
+        let (view, proposer) = (self.view(), self.proposer());
+        let me = view.workers[self.rank().index()].id;
+        if view.membership.is_fixed() && !is_first(me, &view) {
+            return Ok(());
+        }
         std::thread::Builder::new()
             .name("paceline-tune".to_string())
-            .spawn(move || watch(&metering, &proposer, policy))
+            .spawn(move || watch(me, &metering, &proposer, make))
             .map(drop)
             .map_err(NetError::from)
     }
 }
 
+fn is_first(me: WorkerId, view: &View) -> bool {
+    view.ids().next() == Some(me)
+}
+
 /// Until there will be no metrics any more. Nobody waits for the end: a policy may be in the middle of a thought.
-fn watch(metering: &Arc<Metering>, proposer: &Proposer, mut policy: Box<dyn Policy>) {
+fn watch(
+    me: WorkerId,
+    metering: &Arc<Metering>,
+    proposer: &Proposer,
+    mut make: impl FnMut(&View) -> Box<dyn Policy>,
+) {
     stand_back();
     let mut seen = None;
-    while let Some(metrics) = metering.later(seen) {
+    let mut at_work: Option<(Arc<View>, Box<dyn Policy>)> = None;
+    while let Some((metrics, view)) = metering.later(seen) {
         seen = Some(metrics.step);
-        if proposer.is_paused() {
+        at_work = at_work.filter(|(of, _)| of.ids().eq(view.ids()));
+        if proposer.is_paused() || view.size() == 1 || !is_first(me, &view) {
             continue;
         }
+        let (_, policy) = at_work.get_or_insert_with(|| (view.clone(), make(&view)));
         let Some(proposal) = policy.observe(&metrics) else { continue };
         let decided = proposer
             .propose(Change::Settings(proposal.settings.clone()))

@@ -160,8 +160,7 @@ impl Worker {
         let recorder = config.record.then(|| Recorder::new(rank, view.clone()));
         let watching = Arc::<Watching>::default();
         let mut core = Core::new(engine, Memory::new(store.clone()), recorder, watching.clone());
-        let measuring = config.measuring == Measuring::On && view.membership.is_fixed();
-        let metering = measuring.then(|| {
+        let metering = (config.measuring == Measuring::On).then(|| {
             let (metering, counting) = Metering::new(rank, &view);
             core.counting = Some(counting);
             metering
@@ -293,10 +292,17 @@ impl Worker {
             Some(elastic) => self.begin_elastic(elastic, step, settle)?,
             None => self.begin_fixed(step, settle)?,
         };
+        self.measure_step(&begun);
+        Ok(begun)
+    }
+
+    fn measure_step(&self, begun: &Begun) {
+        if let Some(metering) = &self.metering {
+            metering.begin_step(self, begun.step, &begun.view);
+        }
         if let Some(seen) = self.helm.watching.begin_step(begun.step, self.rank(), &begun.view) {
             self.control.show(seen);
         }
-        Ok(begun)
     }
 
     fn begin_fixed(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
@@ -304,9 +310,6 @@ impl Worker {
         if begun.entered {
             settle();
             self.helm.with(|driver| driver.install(begun.view.clone()));
-        }
-        if let Some(metering) = &self.metering {
-            metering.begin_step(self, begun.step, &begun.view);
         }
         Ok(begun)
     }
@@ -325,7 +328,7 @@ impl Worker {
     }
 
     /// For tuners and policies: where to say what they decide, for people who watch the job. A line of JSON, or words.
-    pub fn decisions(&self) -> impl Fn(String) + Send + Sync + use<> {
+    pub fn decisions(&self) -> impl Fn(String) + Clone + Send + Sync + use<> {
         let proposer = self.control.proposer();
         move |text| proposer.decided(text)
     }

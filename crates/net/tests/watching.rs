@@ -180,7 +180,10 @@ fn a_tuner_that_rests_is_shown_nothing_until_it_goes_on() {
         }
     };
     let tuned = count.clone();
-    let tune = move |worker: &Worker| worker.tune(Box::new(Counter(tuned.clone()))).unwrap();
+    let tune = move |worker: &Worker| {
+        let tuned = tuned.clone();
+        worker.tune(move |_| Box::new(Counter(tuned.clone()))).unwrap();
+    };
     watched_with(None, true, tune, |coordinator, _| {
         wait_until(&mut || shown() > 2);
         coordinator.pause_tuning(true).unwrap();

@@ -2,8 +2,9 @@
 //! `paceline-tune`'s, how the job follows them the runtime's.
 
 use crate::error::PacelineError;
-use paceline_job::Rank;
+use paceline_job::{Rank, View};
 use paceline_net::Worker;
+use paceline_sync::policy::Policy;
 use paceline_tune::{Logged, Method, Results, Surroundings};
 use pyo3::prelude::*;
 use std::{
@@ -15,8 +16,8 @@ use std::{
 /// What a search draws follows from this: a job that is run again tries the same.
 const SEED: u64 = 1;
 
-/// Let a policy tune the job, if this is the worker that does. All workers read the arguments, so that what is wrong with
-/// them is wrong everywhere.
+/// Let a policy tune the job, whenever this is the worker that does. All workers read the arguments, so that what is wrong
+/// with them is wrong everywhere.
 pub(crate) fn begin(
     worker: &Worker,
     method: &str,
@@ -26,28 +27,28 @@ pub(crate) fn begin(
 ) -> PyResult<()> {
     let refused = |problem: String| PacelineError::new_err(format!("tuning: {problem}"));
     let method: Method = method.parse().map_err(|error| refused(format!("{error}, off")))?;
-    let surroundings = Surroundings { crosses_step, ..Surroundings::of(&worker.view()) };
-    let tuner = method.tuner(&surroundings, SEED).with_results(results);
-    if worker.rank() != Rank(0) || worker.size() == 1 {
-        return Ok(());
+    let log = log.map(Path::to_path_buf);
+    if worker.rank() == Rank(0) && !worker.is_outside() {
+        // Of this job only.
+        let made = log.as_ref().map(|path| File::create(path).map_err(|error| (path, error)));
+        made.transpose()
+            .map_err(|(path, error)| refused(format!("{}: {error}", path.display())))?;
     }
-    let log = Log::open(log, Box::new(worker.decisions())).map_err(refused)?;
-    worker.tune(Box::new(Logged::new(tuner, log))).map_err(|error| refused(error.to_string()))
+    let decisions = worker.decisions();
+    let make = move |view: &View| -> Box<dyn Policy> {
+        let surroundings = Surroundings { crosses_step, ..Surroundings::of(view) };
+        let tuner = method.tuner(&surroundings, SEED).with_results(results);
+        // Behind what workers wrote who were the first before.
+        let file = log.as_ref().and_then(|path| File::options().append(true).open(path).ok());
+        Box::new(Logged::new(tuner, Log { decided: Box::new(decisions.clone()), file }))
+    };
+    worker.tune(make).map_err(|error| refused(error.to_string()))
 }
 
 /// Where decisions go: to people who watch the job, and to a file if there is one.
 struct Log {
     decided: Box<dyn Fn(String) + Send>,
     file: Option<File>,
-}
-
-impl Log {
-    fn open(path: Option<&Path>, decided: Box<dyn Fn(String) + Send>) -> Result<Log, String> {
-        let open = |path: &Path| {
-            File::create(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        Ok(Log { decided, file: path.map(open).transpose()? })
-    }
 }
 
 impl Write for Log {

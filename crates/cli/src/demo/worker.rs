@@ -333,10 +333,11 @@ impl<'p> Job<'p> {
     }
 
     fn tune(&self) -> Result<()> {
-        let surroundings = Surroundings::of(&self.worker.view());
-        let tuner = Method::Replay.tuner(&surroundings, TUNING_SEED);
-        let decided = Box::new(self.worker.decisions());
-        Ok(self.worker.tune(Box::new(Logged::new(tuner, Told { decided })))?)
+        let decisions = self.worker.decisions();
+        Ok(self.worker.tune(move |view| {
+            let tuner = Method::Replay.tuner(&Surroundings::of(view), TUNING_SEED);
+            Box::new(Logged::new(tuner, Told { decided: Box::new(decisions.clone()) }))
+        })?)
     }
 
     fn learn(&mut self, view: &View) -> Result<()> {

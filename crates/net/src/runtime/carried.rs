@@ -1,7 +1,7 @@
 //! What wires have carried, told to whoever asks without waiting for the driver: its holder counts, everybody may read.
 
 use super::trace::monotonic_nanoseconds;
-use paceline_job::{Rank, Time};
+use paceline_job::{Rank, Time, View};
 use paceline_sync::{
     event::Event,
     frame::Header,
@@ -57,6 +57,11 @@ pub(crate) struct Counting {
 impl Counting {
     pub(crate) fn new(traffic: Traffic, carried: Arc<Carried>) -> Counting {
         Counting { traffic, carried }
+    }
+
+    /// Others are in the view.
+    pub(crate) fn enter(&mut self, rank: Rank, view: &View) {
+        self.traffic.enter(rank, view);
     }
 
     /// An operation was posted.

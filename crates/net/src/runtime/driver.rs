@@ -17,7 +17,7 @@ use super::{
     tcp::{End, TcpLink},
     trace::EngineSource,
 };
-use crate::handle::Completion;
+use crate::handle::{Completion, Outcome};
 use line::Lines;
 use paceline_job::{Rank, Time, ViewVersion};
 use paceline_sync::{
@@ -155,6 +155,7 @@ impl Driver {
     ) {
         if let Some(crew) = &mut self.crew {
             self.in_flight += 1;
+            self.core.counting.iter().for_each(Counting::busy);
             crew.post(post, self.core.engine.rank(), memory, completion);
             self.core.look_at_clock();
             self.perform();
@@ -295,8 +296,7 @@ impl Driver {
                 }
             }
             Task::Over(completion, outcome) => {
-                self.in_flight -= 1;
-                completion.finish(outcome);
+                self.over(&completion, outcome);
             }
         }
     }
@@ -435,13 +435,18 @@ impl Driver {
         if let Some(trace) = &mut self.core.trace {
             trace.over(op, outcome.is_ok());
         }
+        self.free_ops.push(op);
+        let completion = self.completions[op.0 as usize].take();
+        self.over(&completion.expect("posted with a completion"), outcome);
+    }
+
+    /// An operation of the caller's ended.
+    fn over(&mut self, completion: &Completion, outcome: Outcome) {
         self.in_flight -= 1;
         if self.in_flight == 0 {
             self.core.counting.iter().for_each(Counting::idle);
         }
-        self.free_ops.push(op);
-        let completion = self.completions[op.0 as usize].take();
-        completion.expect("posted with a completion").finish(outcome);
+        completion.finish(outcome);
     }
 
     fn lose(&mut self, peer: Rank, end: End) {

@@ -74,6 +74,7 @@ impl Worker {
         self.control.ask_to_enter();
         let begun = self.begin_elastic(elastic, None, || ())?;
         elastic.outside.store(false, Ordering::Relaxed);
+        self.measure_step(&begun);
         Ok(Entry { step: begun.step, view: begun.view })
     }
 

@@ -77,14 +77,22 @@ pub struct Traffic {
 impl Traffic {
     /// For this worker of the view.
     pub fn new(rank: Rank, view: &View) -> Traffic {
-        let host = |rank: usize| view.workers.get(rank).map(|worker| worker.host.as_str());
-        let elsewhere = |other: usize| host(other) != host(rank.index());
-        let wired = (0..view.size()).any(elsewhere);
-        Traffic {
-            counts: (0..view.size()).map(|other| !wired || elsewhere(other)).collect(),
-            out: Outwards::default(),
-            into: Inwards::default(),
-        }
+        Traffic { counts: counts(rank, view), out: Outwards::default(), into: Inwards::default() }
+    }
+
+    /// Others are in the view. What was on its way before never ends.
+    pub fn enter(&mut self, rank: Rank, view: &View) {
+        self.counts = counts(rank, view);
+        self.out = Outwards {
+            bytes: self.out.bytes,
+            nanoseconds: self.out.nanoseconds,
+            ..Outwards::default()
+        };
+        self.into = Inwards {
+            bytes: self.into.bytes,
+            nanoseconds: self.into.nanoseconds,
+            ..Inwards::default()
+        };
     }
 
     /// So far.
@@ -120,6 +128,14 @@ impl Traffic {
     pub fn received(&mut self, now: Time, token: Key) {
         self.into.end(now, token);
     }
+}
+
+/// With whom messages count, by rank.
+fn counts(rank: Rank, view: &View) -> Vec<bool> {
+    let host = |rank: usize| view.workers.get(rank).map(|worker| worker.host.as_str());
+    let elsewhere = |other: usize| host(other) != host(rank.index());
+    let wired = (0..view.size()).any(elsewhere);
+    (0..view.size()).map(|other| !wired || elsewhere(other)).collect()
 }
 
 /// A message that is on its way.
@@ -334,6 +350,25 @@ mod tests {
         }
         traffic.delivered(Time(5 * MILLISECOND), keys[0]);
         assert_eq!(traffic.totals().upload(), Some(1e6));
+    }
+
+    #[test]
+    fn what_was_on_its_way_when_others_came_is_forgotten() {
+        let (mut traffic, keys) = wired();
+        traffic.receiving(Time(0), Rank(2), keys[0], 1000);
+        traffic.received(Time(MILLISECOND), keys[0]);
+        let before = traffic.totals();
+        traffic.receiving(Time(2 * MILLISECOND), Rank(2), keys[0], 1000);
+        traffic.sending(Time(2 * MILLISECOND), Rank(2), keys[1], 1000);
+        let hosts = ["a", "b"].map(String::from).to_vec();
+        traffic.enter(Rank(1), &View::on_hosts(hosts, Settings::default()));
+        traffic.received(Time(3 * MILLISECOND), keys[0]);
+        traffic.delivered(Time(3 * MILLISECOND), keys[1]);
+        assert_eq!(traffic.totals(), before);
+        // Rank 0 sits elsewhere now.
+        traffic.receiving(Time(4 * MILLISECOND), Rank(0), keys[0], 1000);
+        traffic.received(Time(5 * MILLISECOND), keys[0]);
+        assert_eq!(traffic.totals().download(), Some(1e6));
     }
 
     #[test]

@@ -60,6 +60,9 @@ impl Driver {
     /// The engine before.
     fn rig(&mut self, Rigging { engine, links, store }: Rigging) -> Engine {
         let before = std::mem::replace(&mut self.core.engine, engine);
+        if let Some(counting) = &mut self.core.counting {
+            counting.enter(self.core.engine.rank(), self.core.engine.view());
+        }
         self.asleep = AsleepWord::of(&store.segment);
         // The links go first: nothing may be read into memory that is named no longer.
         self.links = links;
