@@ -125,10 +125,14 @@ def test_workers_are_added_and_removed_while_the_job_trains(
     job.check(2)
 
 
-def test_a_worker_that_is_killed_does_not_end_the_job(paceline_command: str, name: str) -> None:
-    job = Job(paceline_command, 3, name, "--min", "2", TEST_DIE_AT="12")
+def test_a_worker_that_is_killed_does_not_end_a_job_that_is_tuned(paceline_command: str, name: str, tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    job = Job(paceline_command, 3, name, "--min", "2", "--tune", "replay", "--tune-log", str(log), TEST_DIE_AT="12")
     job.wait_for(r"goes on with 2 workers")
     job.check(2)
+    # Steps with those who are left are measured by all of them.
+    assert sum("metrics of 2 workers" in line for line in job.lines) == 2, "\n".join(job.lines)
+    assert all(json.loads(line)["step"] > 0 for line in log.read_text().splitlines())
 
 
 def test_a_worker_whose_machine_is_taken_away_leaves_between_two_steps(

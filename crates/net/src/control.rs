@@ -119,6 +119,9 @@ pub(crate) enum Turn {
     Begun(Begun),
     /// Workers come or go before it: be idle and connected for this ballot, say so, and ask again.
     Gather(Ballot),
+    /// Others are lost, and a view without them is in force that the caller's operations are not in: see that they are, and
+    /// ask again.
+    Behind,
 }
 
 /// A step that has begun.
@@ -201,13 +204,17 @@ impl Control {
         self.desk.state().participant.view().clone()
     }
 
-    /// Begin a step, or the next if none is named: step 1 if none has begun, since what was done before is step 0. Waits only for the outcome of a change that was promised.
-    pub(crate) fn begin(&self, step: Option<u64>) -> Result<Turn> {
+    /// Begin a step, or the next if none is named: step 1 if none has begun, since what was done before is step 0. Waits only
+    /// for the outcome of a change that was promised. `latest`: in an elastic job, the view that operations are in.
+    pub(crate) fn begin(&self, step: Option<u64>, latest: Option<ViewVersion>) -> Result<Turn> {
         let mut waiting = None;
         let mut state = self.desk.state();
         // Each turn ends the wait, or follows news of the coordinator's; it is bounded by the time that operations have.
         loop {
             let State { participant, outgoing, entering, accused, returning, .. } = &mut *state;
+            if latest.is_some_and(|latest| participant.view().version > latest) {
+                return Ok(Turn::Behind);
+            }
             let step = step.unwrap_or(participant.next().max(1));
             let gathering = participant.gathering().map(|(ballot, _, view)| (ballot, view.clone()));
             let begin = participant.begin(step, outgoing);

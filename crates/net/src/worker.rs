@@ -232,7 +232,7 @@ impl Worker {
         let measured = calibration::measure(self)?;
         let view = Arc::new(view.with_measured(measured));
         self.control.adopt(view.clone());
-        self.helm.with(|driver| driver.install(view));
+        self.helm.with(|driver| driver.install(view, 0));
         if self.rank() == Rank(0) {
             // The coordinator counts views with us, and says what `auto` decides by. One that is gone does neither.
             let _ = self.control.send(&WorkerMessage::Measured(measured));
@@ -306,10 +306,12 @@ impl Worker {
     }
 
     fn begin_fixed(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
-        let Turn::Begun(begun) = self.control.begin(step)? else { return Err(NetError::Removed) };
+        let Turn::Begun(begun) = self.control.begin(step, None)? else {
+            return Err(NetError::Removed);
+        };
         if begun.entered {
             settle();
-            self.helm.with(|driver| driver.install(begun.view.clone()));
+            self.helm.with(|driver| driver.install(begun.view.clone(), begun.step));
         }
         Ok(begun)
     }

@@ -38,6 +38,8 @@ for _ in loader.epochs(1):
         optimizer.step()
         # The test says when it has seen enough.
         time.sleep(0.01 if not held or held.exists() or step < 10 else 0.4)
+shown = pl.metrics()
+print(f"metrics of {len(shown.workers) if shown else 0} workers", flush=True)
 # Where workers train in groups, they are equal from here on.
 optimizer.switch("synchronous")
 digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()

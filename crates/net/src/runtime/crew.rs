@@ -98,6 +98,11 @@ impl Crew {
         self.dismissed || self.keeper.may_begin(step)
     }
 
+    /// Whether this view or a later one is in force here.
+    pub(crate) fn is_in(&self, version: ViewVersion) -> bool {
+        self.dismissed || self.keeper.view().version >= version
+    }
+
     pub(crate) fn tell_lost(&self, view: &View, peer: Rank) {
         if let Some(worker) = view.workers.get(peer.index()) {
             (self.lost)(worker.id, view.version);

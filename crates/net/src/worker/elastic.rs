@@ -127,9 +127,12 @@ impl Worker {
         // Each turn begins a step or gathers for a view that was agreed on; waits are bounded there.
         loop {
             let next = step.unwrap_or_else(|| self.control.next_step());
-            self.drive_until(None, |crew| crew.may_begin(next));
+            let latest = self.control.view().version;
+            self.drive_until(None, |crew| crew.is_in(latest) && crew.may_begin(next));
             let wanted = if self.is_outside() { None } else { Some(next) };
-            match self.control.begin(wanted)? {
+            match self.control.begin(wanted, Some(latest))? {
+                // Others are lost: what is agreed on then, such as settings, is to be known before the step begins.
+                Turn::Behind => {}
                 Turn::Gather(ballot) => {
                     if let Some(settle) = settle.take() {
                         settle();
@@ -174,9 +177,9 @@ impl Worker {
             self.control.entered();
         } else {
             if begun.entered {
-                self.install(&view);
+                self.install(&view, step);
             }
-            self.helm.with(|driver| begin(driver, step));
+            self.begin_when_recovered(step);
         }
         begun.view = self.view();
         let rank = begun.view.rank_of(elastic.me).ok_or(NetError::Removed)?;
@@ -185,12 +188,29 @@ impl Worker {
     }
 
     /// Other settings for the workers that were left when it was agreed: if the driver is not as far, it gets there.
-    fn install(&self, view: &Arc<View>) {
+    fn install(&self, view: &Arc<View>, step: u64) {
         let overtaken = || self.control.view().version > view.version;
         self.drive_until(None, |crew| {
             crew.keeper().view().version.0 + 1 >= view.version.0 || overtaken()
         });
-        self.helm.with(|driver| driver.install(view.clone()));
+        self.helm.with(|driver| driver.install(view.clone(), step));
+    }
+
+    /// Somebody may be lost at any moment, and by what view the program goes in this step is then to be found out first.
+    fn begin_when_recovered(&self, step: u64) {
+        loop {
+            self.drive_until(None, |crew| crew.may_begin(step));
+            let begun = self.helm.with(|driver| {
+                let may = driver.crew().is_none_or(|crew| crew.may_begin(step));
+                if may {
+                    begin(driver, step);
+                }
+                may
+            });
+            if begun {
+                return;
+            }
+        }
     }
 
     /// Drive until the operations of an elastic job are so far, or time is up.

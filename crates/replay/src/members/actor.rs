@@ -577,7 +577,7 @@ impl Actor {
                 let same = view.ids().eq(self.era.ids());
                 let joined = view.ids().any(|id| self.era.rank_of(id).is_none());
                 if same {
-                    self.keeper.adopt(view.clone());
+                    self.keeper.adopt(view.clone(), self.step);
                     self.feed(Event::View(view));
                 } else {
                     ledger.planned += 1;

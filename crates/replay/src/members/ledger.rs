@@ -1,7 +1,7 @@
 //! What happened in a run of membership, and whether it may: which views there were, what each tensor of each step came
 //! to, whose contributions are in it, and what survivors were told of the samples of those who are gone.
 
-use paceline_job::{View, ViewVersion, WorkerId};
+use paceline_job::{Settings, View, ViewVersion, WorkerId};
 use paceline_sync::recovery::Account;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,8 +40,8 @@ pub struct Ledger {
     results: BTreeMap<(u64, usize, WorkerId), Vec<i64>>,
     /// Parameters after all steps.
     finals: BTreeMap<WorkerId, Vec<Vec<i64>>>,
-    /// By step and worker: whom its program takes part with.
-    companies: BTreeMap<(u64, WorkerId), Vec<WorkerId>>,
+    /// By step and worker: whom its program takes part with, and in which view's settings.
+    companies: BTreeMap<(u64, WorkerId), (Vec<WorkerId>, ViewVersion, Settings)>,
     /// By worker that is gone: the step from which it is missed, as others are told.
     missed: BTreeSet<(WorkerId, u64, WorkerId)>,
     /// Of a worker's samples of a step, whether they are consumed, and who was told so.
@@ -145,7 +145,8 @@ impl Ledger {
 
     /// A program begins a step, and goes by this view.
     pub(super) fn goes_by(&mut self, worker: WorkerId, step: u64, view: &View) {
-        self.companies.insert((step, worker), view.ids().collect());
+        let company = (view.ids().collect(), view.version, view.settings.clone());
+        self.companies.insert((step, worker), company);
     }
 
     pub(super) fn recovered(&mut self, by: WorkerId, account: &Account, steps: u64) {
@@ -208,7 +209,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// In one step, all programs share the samples among the same workers.
+    /// In one step, all programs share the samples among the same workers, and go by the same settings.
     fn check_companies(&mut self) -> Result<(), String> {
         self.companies.retain(|(_, worker), _| self.finals.contains_key(worker));
         self.missed.retain(|(_, _, by)| self.finals.contains_key(by));

@@ -71,8 +71,8 @@ pub struct Keeper {
     known: Arc<View>,
     /// In force already; the caller goes by them later.
     coming: VecDeque<Arc<View>>,
-    /// The step from which callers go by a view, where that is agreed. At most one entry for each worker that was lost
-    /// or change of settings since workers last gathered.
+    /// The step from which callers go by a view, where that is agreed: by the one that this caller goes by, and by later
+    /// ones.
     since: BTreeMap<ViewVersion, u64>,
     step: u64,
     uses: BTreeMap<u64, u32>,
@@ -383,10 +383,15 @@ impl Keeper {
         }
     }
 
-    /// This view is in force as well, with the same workers: what is posted from now on belongs to it.
-    pub fn adopt(&mut self, view: Arc<View>) {
+    /// This view is in force as well, with the same workers: what is posted from `step` on belongs to it.
+    pub fn adopt(&mut self, view: Arc<View>, step: u64) {
         match self.coming.back_mut() {
-            None => self.known = view.clone(),
+            None => {
+                // Whoever lacks this view has the one before.
+                let before = std::mem::replace(&mut self.known, view.clone()).version;
+                self.since.retain(|version, _| *version >= before);
+                self.since.insert(view.version, step);
+            }
             Some(last) => {
                 if let Some(since) = self.since.get(&last.version).copied() {
                     self.since.insert(view.version, since);
@@ -503,8 +508,24 @@ impl Keeper {
         }
         let first = reports.iter().map(|report| report.step + 1).fold(self.step + 1, u64::max);
         self.since.entry(self.view.version).or_insert(first);
+        self.follow_settings();
         let since = &self.since;
         self.coming.retain(|view| since.contains_key(&view.version));
+    }
+
+    /// Others may go by settings that somebody's loss kept from here. They are those of the view that came with it, since no
+    /// others are agreed on before everybody has that.
+    fn follow_settings(&mut self) {
+        let missed = self.since.range(self.known.version..self.view.version);
+        for version in missed.map(|(version, _)| *version).filter(|it| *it > self.known.version) {
+            let place = self.coming.partition_point(|view| view.version < version);
+            if let Some(next) = self.coming.get(place).filter(|next| next.version > version) {
+                let before = place.checked_sub(1).map_or(&self.known, |at| &self.coming[at]);
+                let settings = next.settings.clone();
+                let view = View { version, settings, ..(**before).clone() };
+                self.coming.insert(place, Arc::new(view));
+            }
+        }
     }
 
     /// Start an operation if the use before is over.

@@ -24,13 +24,13 @@ impl fmt::Debug for Rigging {
 }
 
 impl Driver {
-    /// Other settings are in force, for the same workers. One that others have overtaken is left out.
-    pub(crate) fn install(&mut self, view: Arc<View>) {
+    /// Other settings are in force from this step on, for the same workers. A view that others have overtaken is left out.
+    pub(crate) fn install(&mut self, view: Arc<View>, step: u64) {
         if let Some(crew) = &mut self.crew {
             if view.version <= crew.keeper().view().version {
                 return;
             }
-            crew.keeper().adopt(view.clone());
+            crew.keeper().adopt(view.clone(), step);
         }
         self.core.look_at_clock();
         self.core.feed(Event::View(view));
