@@ -199,16 +199,26 @@ class Told:
     """What the processes of one job wrote down."""
 
     #: By process: lines of its log.
-    logs: dict[int, list[dict[str, Any]]]
+    logs: dict[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    #: By process: how far its log was read.
+    _read: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def read(folder: pathlib.Path) -> Told:
-        logs = {}
+        told = Told()
+        told.read_on(folder)
+        return told
+
+    def read_on(self, folder: pathlib.Path) -> None:
+        """What was written since: a job of ten minutes writes more than can be read again and again."""
         for path in folder.glob("*.jsonl"):
-            # A process that was killed may have left half a line.
-            whole = [line for line in path.read_text().split("\n")[:-1] if line]
-            logs[int(path.stem)] = [json.loads(line) for line in whole]
-        return Told(logs)
+            process = int(path.stem)
+            with path.open("rb") as file:
+                file.seek(self._read.get(process, 0))
+                # A process that was killed may have left half a line.
+                whole, _, half = file.read().rpartition(b"\n")
+                self._read[process] = file.tell() - len(half)
+            self.logs.setdefault(process, []).extend(json.loads(line) for line in whole.split(b"\n") if line)
 
     def ends(self) -> list[str]:
         return [line["parameters"] for lines in self.logs.values() for line in lines if "parameters" in line]
@@ -292,18 +302,21 @@ def arguments() -> argparse.ArgumentParser:
 
 def play(kind: type[System], options: argparse.Namespace, disturbances: list[str]) -> dict[str, Any]:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
-    system = kind(options, folder, bool(disturbances))
+    system, told = kind(options, folder, bool(disturbances)), Told()
+    held: list[dict[int, dict[str, int]]] = []
     lots, events = random.Random(options.seed), []
     began = time.time()
     cuts = [{"what": "cut", "at": began + at} for at in system.cuts()]
     try:
         system.start()
-        while not told_progress(folder):
+        while not told.steps():
             wait(began, options.patience)
+            told.read_on(folder)
         due, over = time.time() + options.interval, None
         while time.time() - began < options.patience:
             time.sleep(0.2)
-            ended = Told.read(folder).ends()
+            told.read_on(folder)
+            ended = told.ends()
             if ended:
                 # Those who began too late to take part are not waited for.
                 over = over or time.time() + LAST
@@ -311,24 +324,23 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
                     break
             elif disturbances and time.time() >= due:
                 what = disturbances[len(events) % len(disturbances)]
-                victims = alive(folder)
+                victims = alive(told)
+                held.append({process: holdings(process) for process in victims})
                 # The last one that trains would take the job with it.
                 if len(victims) >= 2:
                     events.append({"what": what, "at": time.time()})
                     disturb(what, lots.choice(victims), system)
                 due = time.time() + options.interval
         cuts = [cut for cut in cuts if cut["at"] < time.time()]
-        return figures(Told.read(folder), events + cuts, options)
+        told.read_on(folder)
+        return {**figures(told, events + cuts, options), "held": growth(held)}
     finally:
         system.stop()
+        told.read_on(folder)
         # Whatever left its group: only processes that wrote a log here.
-        for process in alive(folder):
+        for process in alive(told):
             os.kill(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def told_progress(folder: pathlib.Path) -> bool:
-    return bool(Told.read(folder).steps())
 
 
 def wait(began: float, patience: float) -> None:
@@ -337,15 +349,36 @@ def wait(began: float, patience: float) -> None:
     time.sleep(0.1)
 
 
-def alive(folder: pathlib.Path) -> list[int]:
+def alive(told: Told) -> list[int]:
     """Processes of the job that are there and have not ended."""
     found = []
-    for process, lines in sorted(Told.read(folder).logs.items()):
+    for process, lines in sorted(told.logs.items()):
         status = pathlib.Path(f"/proc/{process}/stat")
         running = status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
         if running and not any("parameters" in line for line in lines) and any("step" in line for line in lines):
             found.append(process)
     return found
+
+
+def holdings(process: int) -> dict[str, int]:
+    """What a process holds of the machine; nothing if it is gone."""
+    home = pathlib.Path(f"/proc/{process}")
+    try:
+        status = dict(line.split(":", 1) for line in (home / "status").read_text().splitlines())
+        open_files = len(list((home / "fd").iterdir()))
+        return {"kilobytes": int(status["VmRSS"].split()[0]), "threads": int(status["Threads"]), "descriptors": open_files}
+    except (OSError, KeyError):
+        return {}
+
+
+def growth(held: list[dict[int, dict[str, int]]]) -> dict[str, Any]:
+    """What the process held that lived through most disturbances: soon after its beginning, and at last."""
+    lives: dict[int, list[dict[str, int]]] = {}
+    for look in held:
+        for process, holds in look.items():
+            lives.setdefault(process, []).extend([holds] if holds else [])
+    longest = max(lives.values(), key=len, default=[])
+    return {"looks": len(longest), "first": longest[1], "last": longest[-1]} if len(longest) > 2 else {}
 
 
 def disturb(what: str, victim: int, system: System) -> None:

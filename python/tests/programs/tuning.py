@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from paceline import world
 MOST_STEPS = 400
 #: After a change, so that metrics tell of it.
 MORE_STEPS = 20
+#: After that, so that a page does: it is told four times a second at most.
+SHOWN_STEPS, SHOWN_SECONDS = 10, 2.0
 
 
 def main() -> None:
@@ -46,9 +49,13 @@ def main() -> None:
         optimizer.zero_grad()
         if changed is None and worker.settings["version"] != first["version"]:
             changed = step, worker.settings
-        if changed is not None and step >= changed[0] + MORE_STEPS:
+        since = -1 if changed is None else step - changed[0]
+        if since <= MORE_STEPS:
+            shown = worker.metrics()
+        else:
+            time.sleep(SHOWN_SECONDS / SHOWN_STEPS)
+        if since >= MORE_STEPS + SHOWN_STEPS:
             break
-    shown = worker.metrics()
     names = [name for name, _ in shown["tensors"]]
     told = {"changed": changed, "first": first, "view": shown["view"], "names": names}
     told |= {"mode": getattr(optimizer, "mode", None), "seconds": [worker[0] for worker in shown["workers"]]}
