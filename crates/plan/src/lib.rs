@@ -51,6 +51,7 @@ pub fn optimize(
     }
     // Short replays chose; long ones have the last word, and what there was has it where nothing is better by enough.
     let as_it_is = evaluator.confirm(&start)?;
+    search::settle(&mut decisions, before - as_it_is);
     let mut best = (as_it_is, start.clone(), Vec::new());
     let mut engines = Vec::new();
     for Found { engine, best: goal, decisions } in found {
@@ -65,8 +66,7 @@ pub fn optimize(
         }
     }
     let (after, candidate, mut chosen) = best;
-    let needed: f64 = decisions.iter().map(|decision| decision.expected_gain_ms).sum();
-    search::settle(&mut chosen, before - after - needed);
+    search::settle(&mut chosen, as_it_is - after);
     decisions.extend(chosen);
     let advice = advice::given(&mut evaluator, &candidate, after)?;
     let suggestions = Outcome::suggestions(&decisions, fit.recomputed(), &advice);

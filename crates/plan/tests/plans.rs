@@ -200,6 +200,26 @@ fn gains_add_up_however_few_replays_there_were() {
 }
 
 #[test]
+fn gains_add_up_where_memory_costs_and_workers_are_slow_in_turn() {
+    let mut task = task(&[(1000, 100, 200); 5], 2, 1e9, true);
+    // An average step, by which is estimated, does not show who waits for whom.
+    let layered = task.layered.as_mut().unwrap();
+    for (place, worker) in layered.workers.iter_mut().enumerate() {
+        let slow = worker.steps.iter_mut().skip(place).step_by(2);
+        slow.flatten().for_each(|layer| layer.forward *= 5);
+    }
+    task.scenario.graph = layered.graph();
+    let needed = layered.peak_memory().unwrap();
+    for spared in [5_000, 13_000] {
+        let limits = Limits { memory: Some(ByteSize(needed - spared)), ..Limits::default() };
+        let found = plan(&task, &limits);
+        let gains: f64 = found.decisions.iter().map(|decision| decision.expected_gain_ms).sum();
+        let gained = found.before_ms - found.after_ms;
+        assert!((gains - gained).abs() < 1e-9, "{gains} {gained}: {:?}", found.decisions);
+    }
+}
+
+#[test]
 fn the_same_task_gets_the_same_plan() {
     let task = &small_cases()[3];
     let limits = Limits { engine: Engine::Both, replays: 60, ..Limits::default() };
