@@ -106,7 +106,8 @@ fn steps(gathered: &Gathered, nesting: &nesting::Nesting, problems: &mut Problem
     let trains = nesting.phases.contains(&Phase::Backward);
     match steps.len() {
         0 if trains => problems.add(
-            "no steps are marked (call `profiler.step()` after each step), so there are none",
+            "no steps are marked (give the profiler a schedule and call `profiler.step()` after each step); replay takes the whole \
+             file for one",
         ),
         0 => problems.add("no steps are marked; replay takes the whole file for one"),
         _ => problems.add(
