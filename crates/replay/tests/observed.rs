@@ -133,3 +133,15 @@ fn the_critical_path_ends_with_the_step_and_not_with_what_nobody_waits_for() {
     });
     assert_eq!(ends.max(), Some(step));
 }
+
+#[test]
+fn workers_that_nothing_joins_are_measured_by_their_own_clocks() {
+    let mut late = worker(1, &[]);
+    late.spans.iter_mut().for_each(|span| span.begin.0 += 300);
+    late.steps[0] = Step { number: 0, begin: Stamp(300), end: Stamp(1290) };
+    let trace = Trace { workers: vec![worker(0, &[]), late], ..Trace::default() };
+    let job = Job::from_trace(&trace, &Clocks::agreeing()).unwrap();
+    let played = play(&job.graph, &Network::Recorded).unwrap();
+    let end = played.steps[0].iter().max().unwrap().0;
+    assert_eq!((&job.measured[..], end), (&[1000][..], 1000));
+}

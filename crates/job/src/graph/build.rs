@@ -83,7 +83,7 @@ impl Job {
         let problems = stub.into_iter().collect();
         let mut building = Building { trace, clocks, steps: &steps, problems };
         let layered = building.layered();
-        let measured = measured(trace, clocks, &steps);
+        let measured = measured(trace, &steps, by(clocks));
         Ok(Job {
             graph: layered.graph(),
             layered: Some(layered),
@@ -127,7 +127,7 @@ const STUB: f64 = 0.1;
 
 /// Leave out a last step of which next to nothing was recorded: it would count like a whole one.
 fn leave_out_stub(trace: &Trace, clocks: &Clocks, steps: &mut Vec<u64>) -> Option<Problem> {
-    let lengths = measured(trace, clocks, steps);
+    let lengths = measured(trace, steps, by(clocks));
     let spans = steps.iter().map(|number| {
         let of_worker = |worker| {
             let (from, to) = window(worker, *number);
@@ -153,12 +153,16 @@ fn is_stub(amounts: &[u64]) -> bool {
 }
 
 /// Nanoseconds from the end of the step before to the end of each step, on the slowest worker; for the first one from
-/// its own begin.
-pub(super) fn measured(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Vec<u64> {
+/// its own begin. `common` makes one time of the workers' clocks.
+pub(super) fn measured(
+    trace: &Trace,
+    steps: &[u64],
+    common: impl Fn(&WorkerTrace, Stamp) -> Stamp,
+) -> Vec<u64> {
     let edge = |number: u64, of: fn(&Step) -> Stamp| {
         let edges = trace.workers.iter().filter_map(|worker| {
             let step = worker.steps.iter().find(|step| step.number == number)?;
-            Some(clocks.common(worker.rank, of(step)))
+            Some(common(worker, of(step)))
         });
         edges.max().unwrap_or_default()
     };
@@ -173,6 +177,11 @@ pub(super) fn measured(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Vec<u64
         lengths.push(edge(*number, |step| step.end).since(from));
     }
     lengths
+}
+
+/// The time that clocks have in common.
+pub(super) fn by(clocks: &Clocks) -> impl Fn(&WorkerTrace, Stamp) -> Stamp {
+    |worker, stamp| clocks.common(worker.rank, stamp)
 }
 
 struct Building<'t> {

@@ -3,7 +3,7 @@
 
 use super::{
     Graph, Node, NodeId, Operation, OperationId, OperationKind, Role, Sequence, Worker,
-    build::{BuildError, Job, measured},
+    build::{BuildError, Job, by, measured},
     clocks::Clocks,
     pieces::{self, Piece},
     tangled::tangled,
@@ -40,12 +40,17 @@ pub(super) fn job(trace: &Trace, clocks: &Clocks, steps: &[u64]) -> Result<Job, 
     }
     building.settle(trace);
     building.untangle();
-    Ok(Job {
-        measured: measured(trace, clocks, steps),
-        graph: building.graph,
-        problems: building.problems,
-        ..Job::default()
-    })
+    // Where nothing is done together, nobody knows who began when: the graph has all begin together, each goes by its own clock.
+    let begun_together = |worker: &WorkerTrace, stamp: Stamp| {
+        let first = worker.steps.iter().find(|step| Some(&step.number) == steps.first());
+        Stamp(stamp.0.saturating_sub(first.map_or(0, |step| step.begin.0)))
+    };
+    let measured = if building.graph.operations.is_empty() {
+        measured(trace, steps, begun_together)
+    } else {
+        measured(trace, steps, by(clocks))
+    };
+    Ok(Job { measured, graph: building.graph, problems: building.problems, ..Job::default() })
 }
 
 struct Building {
