@@ -15,7 +15,7 @@ use paceline_job::{
 };
 use paceline_replay::{
     ClusterConfig,
-    graph::{Scenario, memory},
+    graph::{Scenario, memory, warm_up},
 };
 use std::{
     collections::BTreeSet,
@@ -26,6 +26,9 @@ use std::{
 
 /// Steps that are played at least, where layers are known: what crosses a step shows in the next one.
 const LEAST_STEPS: usize = 5;
+
+/// A prediction that is off by more than this share of what was measured is no basis for answers.
+const MOST_OFF: f64 = 0.1;
 
 /// Conditions that a trace may not show.
 #[derive(Clone, Debug, Default, Args)]
@@ -64,6 +67,35 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// A step as it was measured, the mean over those that count. Where only lengths were recorded, what was put together from them
+    /// was not measured.
+    pub fn measured_ms(&self, skip: usize) -> Option<f64> {
+        let measured = &self.job.measured;
+        let counted = &measured[warm_up(measured.len(), skip)..];
+        let sum: u64 = counted.iter().sum();
+        (sum > 0 && !self.is_laid_out()).then(|| sum as f64 / counted.len() as f64 / 1e6)
+    }
+
+    /// Whether only lengths were recorded.
+    pub fn is_laid_out(&self) -> bool {
+        self.trace.workers.iter().any(|worker| worker.laid_out)
+    }
+
+    /// Why not to believe what engines predict of this job, if they are far from what was measured under the same conditions.
+    pub fn doubt(&self, skip: usize, predicted_ms: f64) -> Option<String> {
+        let error = predicted_ms / self.measured_ms(skip)? - 1.0;
+        let same_conditions = self.wire != WireSource::Given;
+        (same_conditions && error.abs() > MOST_OFF).then(|| {
+            format!(
+                "a step is predicted to take {:.0} % {} than was measured: something that the model does not have kept workers waiting or \
+                 was over when it was recorded (as a rule, processors that others used), and answers and plans from this recording are as \
+                 far off; record again on a quieter machine",
+                100.0 * error.abs(),
+                if error < 0.0 { "less" } else { "more" },
+            )
+        })
+    }
+
     /// Whether its workers say that all of them, missing ones too, are on one host.
     pub fn met_on_one_host(&self) -> bool {
         let views = self.trace.workers.iter().filter_map(|worker| worker.view.as_ref());

@@ -549,6 +549,9 @@ fn workers_of_one_host_are_predicted_by_the_memory_that_they_measured() {
     // Two kilobytes each way, twice, at a thousand bytes a millisecond; half a millisecond is computed, a tenth left over.
     let steps = [&slow, &fast].map(|found| found["step_ms"].as_f64().unwrap());
     assert!((4.0..5.5).contains(&steps[0]) && (0.6..0.7).contains(&steps[1]), "{steps:?}");
+    // Whoever sees that a step of one millisecond is predicted so is told not to rely on it.
+    assert!(notes(&slow).contains("% more than was measured"), "{slow}");
+    assert!(notes(&fast).contains("% less than was measured"), "{fast}");
     // Nothing is known of wires, so more workers are on the same host.
     let more = answers(&slow);
     assert!(steps[0] < more[0] && more[0] < more[1], "{more:?}");

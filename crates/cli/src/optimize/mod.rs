@@ -130,7 +130,10 @@ pub fn run(arguments: OptimizeArgs) -> Result<ExitCode> {
     let task = task(&loaded, handing, &arguments)?;
     let begin = Instant::now();
     let outcome = plan(&task, &arguments)?;
+    let skip = loaded.job.graph.warm_up();
+    let doubt = loaded.doubt(skip, outcome.before_ms).filter(|_| arguments.workers.is_none());
     let mut report = Report::new(&loaded, &task, handing, outcome, begin.elapsed());
+    report.doubt = doubt;
     if let Some(path) = &arguments.output {
         std::fs::write(path, report.file())
             .with_context(|| format!("the plan cannot be written to {}", path.display()))?;

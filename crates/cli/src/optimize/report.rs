@@ -27,6 +27,8 @@ pub struct Report {
     outcome: Outcome,
     /// What happened in real time, if it was asked.
     pub verified: Option<Verified>,
+    /// Why not to rely on it, if there is a reason.
+    pub doubt: Option<String>,
     problems: Vec<String>,
 }
 
@@ -51,6 +53,7 @@ impl Report {
             post: handing,
             outcome,
             verified: None,
+            doubt: None,
             problems: loaded.problems.iter().map(ToString::to_string).collect(),
         }
     }
@@ -163,6 +166,9 @@ impl Report {
             None => {
                 let _ = write!(text, "\n{}", self.file());
             }
+        }
+        if let Some(doubt) = &self.doubt {
+            let _ = writeln!(text, "note: {doubt}");
         }
         for problem in self.problems.iter().take(MOST_PROBLEMS) {
             let _ = writeln!(text, "note: {problem}");

@@ -176,6 +176,7 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
             "{path} is taken to have been in force while this was recorded; what it would do is asked by --what-if plan={path}"
         ));
     }
+    notes.extend(lumped.as_ref().and_then(|_| loaded.doubt(skip, now)));
     if joint && lumped.is_none() {
         notes.push(format!("no prediction by the engines: {}", carrier.why_unknown()));
     }

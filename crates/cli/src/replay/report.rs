@@ -70,11 +70,7 @@ impl Report {
     ) -> Report {
         let job = &loaded.job;
         let simulated = lumped.is_some();
-        let counted = &job.measured[warm_up(job.measured.len(), skip)..];
-        let sum: u64 = counted.iter().sum();
-        // Where only lengths were recorded, what was put together from them was not measured.
-        let laid_out = loaded.trace.workers.iter().any(|worker| worker.laid_out);
-        let measured = (sum > 0 && !laid_out).then(|| sum as f64 / counted.len() as f64 / 1e6);
+        let measured = loaded.measured_ms(skip);
         let error = |predicted: f64| measured.map(|measured| predicted / measured - 1.0);
         let scenario = &loaded.scenario;
         let in_memory = Carrier::of(loaded, &scenario.graph) == Carrier::Memory;
@@ -95,7 +91,7 @@ impl Report {
             measured_step_ms: measured,
             recorded_step_ms,
             recorded_error: error(recorded_step_ms),
-            laid_out,
+            laid_out: loaded.is_laid_out(),
             lossy_steps: loaded.trace.lossy_steps(),
             simulated,
             predicted_error: error(analysis.step_ms).filter(|_| simulated),
