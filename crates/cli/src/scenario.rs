@@ -87,9 +87,8 @@ impl Loaded {
         let same_conditions = self.wire != WireSource::Given;
         (same_conditions && error.abs() > MOST_OFF).then(|| {
             format!(
-                "a step is predicted to take {:.0} % {} than was measured: something that the model does not have kept workers waiting or \
-                 was over when it was recorded (as a rule, processors that others used), and answers and plans from this recording are as \
-                 far off; record again on a quieter machine",
+                "a step is predicted to take {:.0} % {} than was measured: what else went on (as a rule, others used the processors) is not in \
+                 the model, and answers and plans from this recording are as far off; record again on a quieter machine",
                 100.0 * error.abs(),
                 if error < 0.0 { "less" } else { "more" },
             )
