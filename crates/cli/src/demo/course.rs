@@ -53,7 +53,7 @@ impl Stage {
             Stage::FirstCome => "tensors leave whole, as they come",
             Stage::Scheduled => "in pieces, those that the next step needs first before others",
             Stage::SlowLink => "first the tuner watches, to learn what is usual",
-            Stage::Killed => "the same workers, in another job: they may come and go",
+            Stage::Killed => "the same workers, in a second job that may lose and gain some",
             Stage::Joined => "starting another worker",
             Stage::Replay => "the recorded steps, played in virtual time",
         }

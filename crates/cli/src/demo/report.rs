@@ -81,8 +81,10 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
             before: images(whole),
             after: images(without),
             means: format!(
-                "The other {} finished the step it died in, and went on; their longest step took {:.2} s.",
-                without.workers, outcome.longest_seconds
+                "The other {} finished the step it died in, and went on; their longest step took {:.2} s. All workers share {}.",
+                without.workers,
+                outcome.longest_seconds,
+                cores()
             ),
         },
         Row {
@@ -148,6 +150,14 @@ fn kept(decisions: &[Decision]) -> String {
             format!("It tried {present}, which brought {:+.0} %, and went back.", percent(*gain))
         }
         _ => "It found nothing that promises enough in the time it had.".to_string(),
+    }
+}
+
+/// What all workers share: why one of them less may not be slower.
+fn cores() -> String {
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => "the one core of this machine".to_string(),
+        cores => format!("the {cores} cores of this machine"),
     }
 }
 
