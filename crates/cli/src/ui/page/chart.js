@@ -125,7 +125,10 @@ function drawDecisions(pencil, lane, inner, x, begin) {
     else if (one.action === "confirm") pencil.arc(place, middle, 4.5, 0, 7);
     else { pencil.moveTo(place - 5, middle - 5); pencil.lineTo(place + 5, middle); pencil.lineTo(place - 5, middle + 5); }
     pencil.fill();
+  }
+  for (const one of shown) {
     if (one.predicted == null || one.action === "keep") continue;
+    const place = x(one.t);
     // Beside the marker, on a side where there is room; the list below has all of them.
     const expected = `${gain(one.predicted)}?`;
     const wide = pencil.measureText(expected).width;
@@ -134,6 +137,9 @@ function drawDecisions(pencil, lane, inner, x, begin) {
     if (!free) continue;
     const [from, to, align] = free;
     taken.push([from, to]);
+    // Over the dots of those that changed nothing.
+    pencil.fillStyle = colours.panel;
+    pencil.fillRect(from, lane.top, to - from, lane.bottom - lane.top);
     const side = align === "left" ? from : to;
     words(pencil, expected, side, one.measured == null ? middle : middle + 6, colours.soft, align);
     if (one.measured != null) words(pencil, gain(one.measured), side, middle - 6, colours.ink, align);
