@@ -201,7 +201,8 @@ async function scraping(target, token) {
   child.ended = new Promise((resolve) => child.on("exit", resolve));
   const query = async (expression) => {
     const answer = await fetch(`http://127.0.0.1:${port}/api/v1/query?query=${encodeURIComponent(expression)}`).catch(() => null);
-    return answer ? (await answer.json()) : { status: "silent" };
+    // While it starts it says in plain words that it is not ready.
+    return answer?.ok ? (await answer.json()) : { status: "silent" };
   };
   await eventually("Prometheus reads the metrics", async () => (await query("paceline_view_version")).data?.result.length > 0);
   return query;
