@@ -177,6 +177,15 @@ pub enum Semantics {
     Averaging,
 }
 
+/// Who averages with whom in one use of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// All members, each in one group.
+    pub groups: Vec<Vec<Member>>,
+    /// Into how many parts chunks are cut, each with groups of its own: these are those of the first.
+    pub parts: u32,
+}
+
 /// A way to all-reduce: a pure function from (group, step, chunk) to one program per member.
 pub trait Strategy: fmt::Debug + Send + Sync {
     /// The name that commands and plan files use, with the parameter if it has one.
@@ -194,6 +203,12 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// the same result.
     fn contributors(&self, members: u32) -> u32 {
         members
+    }
+
+    /// In which groups members on these hosts average in the step of a [`Site`]; none where a strategy has no groups
+    /// that are the same for all tensors.
+    fn groups(&self, _hosts: &Arc<[u32]>, _step: u64) -> Option<Groups> {
+        None
     }
 
     /// The program of `site.me` for the chunk `span`. In and out have the same offsets.

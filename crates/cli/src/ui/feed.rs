@@ -3,7 +3,7 @@
 
 use super::{
     folder::Keeper,
-    history::{History, what_of},
+    history::History,
     record::{FORMAT, Job, Record, What},
 };
 use paceline_net::{
@@ -52,8 +52,13 @@ impl Feed {
 
     /// Something happened then.
     pub fn add_at(&self, t: u64, what: What) {
+        self.keep(|history| history.add(t, what));
+    }
+
+    /// Change what is known, and keep the lines that come of it.
+    fn keep(&self, change: impl FnOnce(&mut History) -> Vec<Arc<str>>) {
         let mut state = self.state();
-        let added = state.history.add(t, what);
+        let added = change(&mut state.history);
         if let Some(keeper) = &mut state.keeper {
             added.iter().for_each(|line| keeper.keep(line));
         }
@@ -72,7 +77,9 @@ impl Feed {
     /// For a job's coordinator.
     pub fn observer(self: &Arc<Feed>) -> Observer {
         let feed = self.clone();
-        Observer::new(move |observation| feed.add(what_of(observation)))
+        Observer::new(move |observation| {
+            feed.keep(|history| history.observe(now(), observation));
+        })
     }
 
     /// This is the job that runs, for as long as somebody else holds its coordinator. Who is there is looked at now and then.

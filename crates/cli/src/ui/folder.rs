@@ -50,7 +50,8 @@ impl Keeper {
     pub fn keep(&mut self, line: &str) {
         let Some(file) = &mut self.file else { return };
         let length = line.len() as u64 + 1;
-        let detail = line.contains("\"kind\":\"seen\"");
+        let detail =
+            ["\"kind\":\"seen\"", "\"kind\":\"groups\""].iter().any(|kind| line.contains(kind));
         if detail && self.detail_bytes + length > MOST_DETAIL_BYTES {
             return;
         }

@@ -1,6 +1,9 @@
 //! What has happened in a job so far, bounded: the fold that all pages and `/metrics` read. It is told the time and asks nobody.
 
-use super::record::{CHANGE, Job, Point, Record, SeenDecision, SeenView, What};
+use super::{
+    grouping::Grouping,
+    record::{CHANGE, Job, Point, Record, SeenDecision, SeenView, What},
+};
 use paceline_net::coordinator::{Fate, MemberStatus, Observation, Sighting};
 use paceline_tune::Decision;
 use std::{
@@ -14,6 +17,9 @@ const LINES: usize = 40_000;
 /// Bytes of lines about single workers' steps, and how many of one worker.
 const DETAIL_BYTES: usize = 8 << 20;
 const DETAILS_OF_A_WORKER: usize = 6;
+
+/// Groups change with every step, and are kept like a worker's steps. No worker has this name.
+const EVERYBODY: u64 = u64::MAX;
 
 /// Bytes of one answer; what is left comes with the next.
 const ANSWER_BYTES: usize = 2 << 20;
@@ -43,6 +49,8 @@ pub struct Now {
     pub job: Job,
     pub view: Option<SeenView>,
     pub members: Vec<MemberStatus>,
+    /// Who averages with whom, where the view in force says so.
+    pub grouping: Option<Grouping>,
     /// The last of every worker of the view, by rank.
     pub seen: BTreeMap<u32, Sighting>,
     pub point: Option<Point>,
@@ -62,9 +70,21 @@ impl History {
         added.extend(self.push(t, what));
         if let Some(point) = point {
             self.now.point = Some(point.clone());
+            // The step before the one that begins is the last that is over.
+            let over = point.step.checked_sub(1);
             added.extend(self.push(t, What::Point(point)));
+            let groups = over.and_then(|step| self.now.grouping.as_ref()?.at(step));
+            added.extend(groups.and_then(|groups| self.push(t, What::Groups(groups))));
         }
         added
+    }
+
+    /// The coordinator heard something; as [`add`](History::add).
+    pub fn observe(&mut self, t: u64, observation: Observation) -> Vec<Arc<str>> {
+        if let Observation::View { view, since } = &observation {
+            self.now.grouping = Some(Grouping::of(view, *since, self.now.grouping.as_ref()));
+        }
+        self.add(t, what_of(observation))
     }
 
     /// A line that was kept, with those that it made.
@@ -76,6 +96,7 @@ impl History {
     fn push(&mut self, t: u64, what: What) -> Option<Arc<str>> {
         let detail = match &what {
             What::Seen { id, .. } => Some(*id),
+            What::Groups(_) => Some(EVERYBODY),
             What::Job(_) => {
                 // Another job's workers are others.
                 self.details.clear();
@@ -179,7 +200,7 @@ impl Now {
                 *self.decisions.entry(decision.action.clone()).or_default() += 1;
             }
             What::Tuning { paused } => self.paused = *paused,
-            What::Note { .. } => {}
+            What::Groups(_) | What::Note { .. } => {}
             What::End { text } => self.ended = Some(text.clone()),
         }
         None
@@ -209,7 +230,7 @@ pub fn waiting(seen: &Sighting) -> f64 {
 }
 
 /// What a coordinator heard, for a page.
-pub fn what_of(observation: Observation) -> What {
+fn what_of(observation: Observation) -> What {
     match observation {
         Observation::View { view, since } => {
             What::View(SeenView { since, ..SeenView::from(&*view) })
@@ -248,7 +269,8 @@ pub fn decision_of(text: String) -> SeenDecision {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_job::Rank;
+    use crate::ui::record::SeenGroups;
+    use paceline_job::{Rank, Settings, StrategyChoice, View};
 
     fn seen(rank: u32, step: u64) -> What {
         let sighting = Sighting {
@@ -297,6 +319,24 @@ mod tests {
         assert_eq!((point.step, point.speed, point.sent), (9, 10.0, 10.0));
         assert_eq!((point.loss, point.waiting), (Some(0.5), 0.25));
         assert_eq!(history.now.point.as_ref(), Some(point));
+    }
+
+    #[test]
+    fn groups_follow_a_point_where_the_strategy_has_some() {
+        let mut history = History::default();
+        let mut told = |strategy: &str| {
+            let settings =
+                Settings { strategy: StrategyChoice(strategy.to_string()), ..Settings::default() };
+            let view = Box::new(View::on_hosts(vec!["a".to_string(); 4], settings));
+            history.observe(1, Observation::View { view, since: 0 });
+            let added = history.add(2, seen(0, 4));
+            let last = serde_json::from_str::<Record>(added.last().unwrap()).unwrap();
+            (added.len(), last.what)
+        };
+        let groups = vec![vec![0, 1], vec![2, 3]];
+        let expected = What::Groups(SeenGroups { step: 4, groups, parts: 1 });
+        assert_eq!(told("shuffle"), (3, expected));
+        assert!(matches!(told("ring"), (2, What::Point(_))));
     }
 
     #[test]

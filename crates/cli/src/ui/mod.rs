@@ -3,6 +3,7 @@
 
 mod feed;
 mod folder;
+mod grouping;
 mod history;
 mod http;
 mod prometheus;

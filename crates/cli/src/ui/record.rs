@@ -44,6 +44,8 @@ pub enum What {
     },
     /// How fast the job was.
     Point(Point),
+    /// In which groups a step's tensors were mixed.
+    Groups(SeenGroups),
     /// What one worker saw of its last steps.
     Seen {
         /// Its name in views.
@@ -144,6 +146,17 @@ pub struct Point {
     pub sent: f64,
     /// How many workers there are.
     pub workers: usize,
+}
+
+/// Who averages with whom, where the strategy divides workers into groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenGroups {
+    /// In this step, for tensors that are mixed once in each.
+    pub step: u64,
+    /// Ranks; of the first part where tensors are cut into several.
+    pub groups: Vec<Vec<u32>>,
+    /// Into how many parts tensors are cut, each with groups of its own.
+    pub parts: u32,
 }
 
 /// What people asked for on the page, beside the words of a decision log.

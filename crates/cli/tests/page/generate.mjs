@@ -1,4 +1,4 @@
-// Writes the page of a job that never ran: many workers on hosts of eight, some slower than others, a ring of links, decisions, a
+// Writes the page of a job that never ran: many workers on hosts of eight, some slower than others, a ring of links, groups, decisions, a
 // worker that is lost. `paceline ui FOLDER` shows it. For tests of the page at sizes that no test machine has.
 //
 //     node generate.mjs FOLDER WORKERS SECONDS [WARM]
@@ -30,12 +30,19 @@ const members = [...Array(workers).keys()].map((id) => ({ id, host: `node-${Stri
 
 say(0, { kind: "job", format: 1, name: "simulated", program: `a job of ${workers} workers that never ran`, limits: null, tuning: "replay" });
 const view = (at, version, since, partition) => say(at, {
-  kind: "view", version, since, strategy: "ring", partition, credit: 4 << 20,
+  kind: "view", version, since, strategy: "shuffle", partition, credit: 4 << 20,
   workers: members.map(({ id, host, rack }) => ({ id, host, rack })),
   links: [...new Set(members.map(({ host }) => host))].map((host) => ({ host, rate: 1.25e9 })),
 });
 view(0, 1, 0, 1 << 20);
 say(0, { kind: "members", members: members.map(({ id, host }) => ({ id, rank: id, host, process: 4000 + id, standing: "working", step: 0 })) });
+
+// Each rack by itself, and one of each in a group between racks.
+function groups(step) {
+  const away = (rank) => rank % (8 * HOST) === step % (8 * HOST);
+  const racks = [...new Set(members.map(({ rack }) => rack))].map((rack) => members.filter((one) => one.rack === rack && !away(one.id)));
+  return [...racks, members.filter(({ id }) => away(id))].map((list) => list.map(({ id }) => id)).filter((list) => list.length > 0);
+}
 
 function sighting(rank, step, at, slow) {
   const host = Math.floor(rank / HOST);
@@ -74,12 +81,13 @@ for (let at = 0; at < 1000 * (seconds + before); at += every) {
   const slow = phase > 0.4 && phase < 0.7;
   for (let rank = workers - 1; rank >= 0; rank -= 1) say(at + (every * (workers - 1 - rank)) / workers / 2, sighting(rank, step, at, slow));
   const speed = (1e6 / STEP / (slow ? 1.4 : 1)) * (0.97 + 0.06 * random());
+  say(at + every / 2, { kind: "groups", step, groups: groups(step), parts: 4 });
   say(at + every / 2, { kind: "point", step, speed, samples: 32 * workers * speed, loss: 0.3 + 2.2 * Math.exp(-step / 220) + 0.04 * random(), waiting: slow ? 0.34 : 0.19, sent: 9e7 * workers, workers });
   const decisions = [
-    [0.1, "keep", "kept ring 1MiB/4MiB: nothing better is known (the job begins)", null, null],
-    [0.45, "switch", "from ring 1MiB/4MiB to ring 256KiB/1MiB, expecting +21.0 % (slowest wire fell by 58 %)", 1.21, null],
-    [0.55, "confirm", "ring 256KiB/1MiB brought +18.4 %, +21.0 % expected (measured)", 1.21, 1.184],
-    [0.8, "roll_back", "double_tree 1MiB/4MiB brought -3.1 %; back to ring 256KiB/1MiB (measured)", 1.06, 0.969],
+    [0.1, "keep", "kept shuffle 1MiB/4MiB: nothing better is known (the job begins)", null, null],
+    [0.45, "switch", "from shuffle 1MiB/4MiB to shuffle 256KiB/1MiB, expecting +21.0 % (slowest wire fell by 58 %)", 1.21, null],
+    [0.55, "confirm", "shuffle 256KiB/1MiB brought +18.4 %, +21.0 % expected (measured)", 1.21, 1.184],
+    [0.8, "roll_back", "double_tree 1MiB/4MiB brought -3.1 %; back to shuffle 256KiB/1MiB (measured)", 1.06, 0.969],
   ];
   while (told < decisions.length && phase >= decisions[told][0]) {
     const [, action, text, predicted, measured] = decisions[told];

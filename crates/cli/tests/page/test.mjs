@@ -1,5 +1,5 @@
-// The page in a real browser: a live job, a resize by click that really resizes, settings, tuning, a trace, a token that is wrong, 256
-// workers. Where there is a Prometheus, it reads the metrics, and answers what the dashboard asks.
+// The page in a real browser: a live job, a resize by click that really resizes, settings, tuning, a trace, groups, a token that is
+// wrong, 256 workers. Where there is a Prometheus, it reads the metrics, and answers what the dashboard asks.
 // Started by scripts/test-page, which says where everything is:
 //
 //     PACELINE=… STEPS=… CHROMIUM=… ARTEFACTS=… node test.mjs
@@ -80,6 +80,7 @@ async function liveJob(browser) {
   await until(page, "steps are made and shown", () => Number(document.getElementById("tile-step").textContent.replace(/\D/g, "")) > 10);
   await until(page, "three workers are listed", () => document.querySelectorAll("#members tbody tr").length === 3);
   check((await text(page, "tile-loss")) !== "–", "the loss is shown");
+  check(await page.isHidden("#topology-groups"), "where the strategy has no groups, none are shown");
   await until(page, "a step of all workers is drawn", () => /Last steps: \d+/.test(document.getElementById("timeline-title").textContent));
   const coloured = await page.evaluate(() => {
     const canvas = document.getElementById("timeline");
@@ -185,6 +186,23 @@ async function tunedJob(browser) {
   await page.context().close();
 }
 
+async function groupsOfAStep(browser) {
+  console.log("a job whose strategy has groups");
+  const job = await served("run", "-n", "4", "--strategy", "shuffle", "--ui", "--", STEPS, "100000");
+  const page = await opened(browser, job.link);
+  await until(page, "they are said in words", () => /^Groups of step \d+, for what is mixed: /.test(document.getElementById("topology-groups").textContent));
+  // Four on a host are a square: its rows and its columns by turns.
+  const [, step, shown] = (await text(page, "topology-groups")).match(/step (\d+), for what is mixed: (.*)$/);
+  check(shown === (step % 2 === 0 ? "0 1 | 2 3" : "0 2 | 1 3"), `they are those of step ${step}: ${shown}`);
+  await page.focus("#topology");
+  await page.keyboard.press("ArrowDown");
+  check(/; group 1 in step \d+: 0 [12]$/.test(await text(page, "topology-readout")), "and told of the worker that is chosen");
+  await page.screenshot({ path: join(ARTEFACTS, "groups.png"), fullPage: true });
+  check(page.problems.length === 0, `nothing went wrong in the page ${page.problems.join("; ")}`);
+  await end(job);
+  await page.context().close();
+}
+
 // A real Prometheus, configured as docs/page.md says, that reads the job's metrics; where it answers.
 async function scraping(target, token) {
   const config = join(scratch, "prometheus.yml");
@@ -260,6 +278,8 @@ async function manyWorkers(browser) {
     await page.screenshot({ path: join(ARTEFACTS, `256-${colorScheme}.png`), fullPage: true });
     await page.hover("#topology", { position: { x: 300, y: 200 } });
     check(/% of node-\d+'s wire is used/.test(await text(page, "tip")), "where a wire's rate is known, its use is told");
+    check(/group \d in step \d+: /.test(await text(page, "tip")), "and the group that a worker is in");
+    check(/^Groups of step \d+.*: 0–\d/.test(await text(page, "topology-groups")), "groups of many are listed in short");
     await page.focus("#members .cell[tabindex='0']");
     await page.keyboard.press("ArrowRight");
     check((await text(page, "members-readout")).startsWith("Worker 1 "), "arrows go from worker to worker");
@@ -274,6 +294,7 @@ const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-s
 try {
   await liveJob(browser);
   await tunedJob(browser);
+  await groupsOfAStep(browser);
   await manyWorkers(browser);
 } catch (error) {
   failed = error;

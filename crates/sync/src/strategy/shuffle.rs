@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     groups::{Plan, Seating, Terrain},
-    program::{Instr, Member, Program, Semantics, Site, Span, Strategy},
+    program::{Groups, Instr, Member, Program, Semantics, Site, Span, Strategy},
 };
 use std::{borrow::Cow, num::NonZeroU64, sync::Arc};
 
@@ -60,6 +60,11 @@ impl Shuffle {
         }
     }
 
+    /// Whether all members average together in this step.
+    fn is_together(&self, step: u64) -> bool {
+        self.together_every.is_some_and(|every| step % every == every.get() - 1)
+    }
+
     fn ground(&self, hosts: &Arc<[u32]>) -> Arc<Ground> {
         self.grounds.of(hosts, |hosts| {
             let seating = self.seating(hosts);
@@ -91,10 +96,17 @@ impl Strategy for Shuffle {
         Semantics::Averaging
     }
 
+    fn groups(&self, hosts: &Arc<[u32]>, step: u64) -> Option<Groups> {
+        let plan = &self.ground(hosts).plan;
+        Some(match self.is_together(step) {
+            true => Groups { groups: vec![(0..plan.members()).collect()], parts: 1 },
+            false => Groups { groups: plan.at(step).groups().to_vec(), parts: plan.lanes() },
+        })
+    }
+
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
         let ground = self.ground(&site.hosts);
-        let together = |every: NonZeroU64| site.step % every == every.get() - 1;
-        if self.together_every.is_some_and(together) {
+        if self.is_together(site.step) {
             return match &ground.racks {
                 None => self.ring.program(site, span),
                 Some(racks) => {
@@ -178,6 +190,8 @@ mod tests {
         let span = Span { offset: 2, len: 90 };
         for step in 0..2 * plan.steps().len() as u64 {
             let mixing = prove(&shuffle, step, span).mixing;
+            let told = shuffle.groups(&(0..9).collect(), step).unwrap();
+            assert_eq!((&told.groups[..], told.parts), (plan.at(step).groups(), plan.lanes()));
             for lane in 0..plan.lanes() {
                 let part = span.part(lane, plan.lanes());
                 let mut expected = Matrix::zero(9);
@@ -229,6 +243,8 @@ mod tests {
                 step % 4 == 3,
                 "step {step}"
             );
+            let told = shuffle.groups(&(0..9).collect(), step).unwrap();
+            assert_eq!(told.groups.len() == 1, step % 4 == 3, "step {step}: {told:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ const colours = {};
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["panel", "ink", "soft", "line", "faint", "accent", "computing", "waiting", "queueing", "communicating", "good", "bad", "person"]) {
+  for (const name of ["panel", "ink", "soft", "line", "faint", "accent", "computing", "waiting", "queueing", "communicating", "good", "bad", "person", "group"]) {
     colours[name] = style.getPropertyValue(`--${name}`).trim();
   }
 }

@@ -53,6 +53,30 @@ function span(seconds) {
   return hours > 0 ? `${hours}:${rest}` : rest;
 }
 
+// Groups of ranks, those that follow each other as one: 0–3 8 | 4–7. As many as there is room for.
+function listed(groups, most = 120) {
+  let text = "";
+  for (const [at, ranks] of groups.entries()) {
+    const words = runs([...ranks].sort((one, other) => one - other)).map(([from, to]) => (from === to ? `${from}` : to === from + 1 ? `${from} ${to}` : `${from}–${to}`));
+    const next = `${at === 0 ? "" : " | "}${words.join(" ")}`;
+    const rest = groups.length - at;
+    if (text.length + next.length > most) return at === 0 ? `${next.slice(0, next.lastIndexOf(" ", most))} …${rest > 1 ? ` and ${rest - 1} more` : ""}` : `${text} … and ${rest} more`;
+    text += next;
+  }
+  return text;
+}
+
+// First and last of numbers that follow each other, of a sorted list.
+function runs(numbers) {
+  const found = [];
+  for (const number of numbers) {
+    const last = found[found.length - 1];
+    if (last && last[1] + 1 === number) last[1] = number;
+    else found.push([number, number]);
+  }
+  return found;
+}
+
 // Round steps of an axis, about `count` of them.
 function ticks(from, to, count) {
   const rough = (to - from) / Math.max(1, count);

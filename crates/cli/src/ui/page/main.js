@@ -48,12 +48,13 @@ async function ask() {
 function forget() {
   model.points.length = model.decisions.length = model.marks.length = 0;
   model.sightings.clear();
-  Object.assign(model, { job: null, began: null, view: null, members: [], ended: null });
+  Object.assign(model, { job: null, began: null, view: null, division: null, members: [], ended: null });
 }
 
 function changed(before) {
   const news = (name) => model.version[name] !== before[name];
   if (news("points") || news("view")) dirty.course = true;
+  if (news("groups")) dirty.topology = true;
   if (news("sightings")) dirty.timeline = dirty.topology = dirty.members = true;
   if (news("members") || news("view")) dirty.members = dirty.topology = dirty.timeline = true;
   if (news("decisions") || news("job")) dirty.decisions = true;

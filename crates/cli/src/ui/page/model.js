@@ -12,6 +12,8 @@ const model = {
   decisions: [],
   // Moments worth a line through the charts.
   marks: [],
+  // Who averages with whom, in which step; null where all do.
+  division: null,
   // By rank, oldest first.
   sightings: new Map(),
   paused: false,
@@ -23,7 +25,7 @@ const model = {
   began: null,
   last: 0,
   // Counts what is new of each kind, so that only that is drawn again.
-  version: { points: 0, decisions: 0, members: 0, sightings: 0, view: 0, job: 0 },
+  version: { points: 0, decisions: 0, members: 0, sightings: 0, groups: 0, view: 0, job: 0 },
 };
 
 function hear(record) {
@@ -33,7 +35,7 @@ function hear(record) {
     case "job":
       if (model.points.length > 0) model.marks.push({ t: record.t, kind: "job", text: `another job begins: ${record.program}` });
       model.began ??= record.t;
-      Object.assign(model, { job: record, view: null, members: [], ended: null, paused: false });
+      Object.assign(model, { job: record, view: null, division: null, members: [], ended: null, paused: false });
       model.sightings.clear();
       version.job += 1;
       version.members += 1;
@@ -60,6 +62,10 @@ function hear(record) {
     case "seen":
       hearSighting(record);
       break;
+    case "groups":
+      model.division = { step: record.step, groups: record.groups, parts: record.parts, of: new Map(record.groups.flatMap((ranks, at) => ranks.map((rank) => [rank, at]))) };
+      version.groups += 1;
+      break;
     case "decision":
       model.decisions.push(record);
       version.decisions += 1;
@@ -84,6 +90,8 @@ function hear(record) {
 function hearView(view) {
   const before = model.view;
   model.view = view;
+  // Another strategy may have none; the next that are told are of this view.
+  model.division = null;
   if (before) {
     const had = new Set(before.workers.map((worker) => worker.id));
     const has = new Set(view.workers.map((worker) => worker.id));

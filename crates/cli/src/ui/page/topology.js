@@ -1,4 +1,5 @@
-// Who sends to whom, and how much: a ring of workers in groups by host where they are few, a matrix where they are many.
+// Who sends to whom, and how much: a ring of workers in order of hosts where they are few, a matrix where they are many. Where the
+// strategy divides workers into groups, who averages with whom has a colour and a number.
 
 const topology = { canvas: document.getElementById("topology"), spots: [], cells: null };
 
@@ -22,6 +23,7 @@ function drawTopology() {
   const hosts = groups();
   const count = model.view?.workers.length ?? 0;
   const all = flows();
+  showGroups();
   topology.spots = [];
   topology.cells = null;
   if (count === 0) {
@@ -38,9 +40,31 @@ function drawTopology() {
   else drawMatrix(pencil, width, height, hosts, all, most, count);
 }
 
+// Hues that are far apart, however many there are; as light as the theme wants them.
+function groupColour(at) {
+  return `hsl(${(210 + 137.5 * at) % 360} 60% ${colours.group})`;
+}
+
+// The groups in words, below the drawing.
+function showGroups() {
+  const place = document.getElementById("topology-groups");
+  const { step, groups, parts } = model.division ?? {};
+  place.hidden = groups == null;
+  if (place.hidden) return;
+  const part = parts > 1 ? ` (the first of ${parts} parts of it)` : "";
+  set("topology-groups", `Groups of step ${step}, for what is mixed${part}: ${listed(groups)}`);
+}
+
+function groupText(rank) {
+  const at = model.division?.of.get(rank);
+  return at == null ? [] : [`group ${at + 1} in step ${model.division.step}: ${listed([model.division.groups[at]], 60)}`];
+}
+
 function drawRing(pencil, width, height, hosts, all, most) {
   const centre = { x: width / 2, y: height / 2 };
-  const radius = Math.min(width / 2 - 90, height / 2 - 44);
+  // Between workers and names of hosts, for the numbers of groups.
+  const room = model.division ? 10 : 0;
+  const radius = Math.min(width / 2 - 90, height / 2 - 44) - room;
   const gap = hosts.length > 1 ? 0.5 : 0;
   const ranks = hosts.reduce((sum, group) => sum + group.ranks.length, 0);
   const unit = (2 * Math.PI) / (ranks + gap * hosts.length);
@@ -61,7 +85,7 @@ function drawRing(pencil, width, height, hosts, all, most) {
     pencil.arc(centre.x, centre.y, radius, from - 0.001, to + 0.001);
     pencil.stroke();
     pencil.lineCap = "butt";
-    const label = at((from + to) / 2, radius + 26);
+    const label = at((from + to) / 2, radius + 26 + room);
     const side = Math.cos((from + to) / 2);
     const use = wireUse(group.host);
     const name = `${group.host}${group.rack == null ? "" : ` (rack ${group.rack})`}${use == null ? "" : `, wire ${percent(use)}`}`;
@@ -88,8 +112,25 @@ function drawRing(pencil, width, height, hosts, all, most) {
       pencil.stroke();
     }
     words(pencil, `${spot.rank}`, spot.x, spot.y + 0.5, colours.ink, "center");
+    drawGroupOf(pencil, spot);
     topology.spots.push(spot);
   }
+}
+
+// Around a worker, the colour of its group; outside, where no arrows end, the group's number.
+function drawGroupOf(pencil, spot) {
+  const at = model.division?.of.get(spot.rank);
+  if (at == null) return;
+  pencil.strokeStyle = pencil.fillStyle = groupColour(at);
+  pencil.lineWidth = 2.5;
+  pencil.beginPath();
+  pencil.arc(spot.x, spot.y, 14.5, 0, 7);
+  pencil.stroke();
+  const [x, y] = [spot.x + 19 * Math.cos(spot.angle), spot.y + 19 * Math.sin(spot.angle)];
+  pencil.beginPath();
+  pencil.arc(x, y, 8, 0, 7);
+  pencil.fill();
+  words(pencil, `${at + 1}`, x, y + 0.5, colours.panel, "center");
 }
 
 // A curve that keeps to the right, so that both ways are seen.
@@ -153,6 +194,7 @@ function drawMatrix(pencil, width, height, hosts, all, most, count) {
   const place = new Map(order.map((rank, at) => [rank, at]));
   pencil.fillStyle = colours.faint;
   pencil.fillRect(left, top, size, size);
+  drawGroupCells(pencil, place, left, top, cell);
   let at = 0;
   // A host's own workers, as a block on the diagonal.
   for (const group of hosts) {
@@ -178,11 +220,27 @@ function drawMatrix(pencil, width, height, hosts, all, most, count) {
   pencil.restore();
   const every = Math.max(1, 2 ** Math.round(Math.log2(count / 8)));
   for (let rank = 0; rank < count; rank += every) {
-    words(pencil, `${order[rank]}`, left - 6, top + (rank + 0.5) * cell, colours.soft, "right");
+    words(pencil, `${order[rank]}`, left - 8, top + (rank + 0.5) * cell, colours.soft, "right");
     words(pencil, `${order[rank]}`, left + (rank + 0.5) * cell, 19, colours.soft, "center");
   }
   if (beside > 0) drawWires(pencil, hosts, uses, left + size + 10, top, cell);
   topology.cells = { left, top, cell, order, all };
+}
+
+// In a matrix, where members of one group meet; and the group of each row as a stripe before it.
+function drawGroupCells(pencil, place, left, top, cell) {
+  (model.division?.groups ?? []).forEach((ranks, number) => {
+    const spans = runs(ranks.map((rank) => place.get(rank)).filter((at) => at != null).sort((one, other) => one - other));
+    pencil.fillStyle = groupColour(number);
+    for (const [first, last] of spans) {
+      const [from, tall] = [top + first * cell, (last + 1 - first) * cell];
+      pencil.globalAlpha = 1;
+      pencil.fillRect(left - 5, from, 4, tall);
+      pencil.globalAlpha = 0.22;
+      for (const [begin, end] of spans) pencil.fillRect(left + begin * cell, from, (end + 1 - begin) * cell, tall);
+    }
+  });
+  pencil.globalAlpha = 1;
 }
 
 // Beside the rows of a matrix: what share of each host's wire is used, and which rack it is in.
@@ -219,13 +277,13 @@ function topologyText(event) {
     if (to == null || from == null) return null;
     const flow = all.find((one) => one.from === from && one.to === to);
     const lines = [`${from} on ${hostOf(from)} → ${to} on ${hostOf(to)}`, flow ? rate(flow.rate) : "nothing, or too little to be told"];
-    return { rank: from, text: [...lines, ...wireText(hostOf(from))].join("\n") };
+    return { rank: from, text: [...lines, ...groupText(from), ...wireText(hostOf(from))].join("\n") };
   }
   const spot = topology.spots.find((one) => Math.hypot(one.x - px, one.y - py) < 15);
   if (!spot) return null;
   const seen = latest(spot.rank);
   const sent = (seen?.sent ?? []).slice(0, 8).map(([to, perSecond]) => `→ ${to}: ${rate(perSecond)}`);
-  return { rank: spot.rank, text: [`Worker ${spot.rank} on ${hostOf(spot.rank)}`, seen ? `${rate(seen.upload)} out, ${rate(seen.download)} in` : "nothing seen yet", ...sent, ...wireText(hostOf(spot.rank))].join("\n") };
+  return { rank: spot.rank, text: [`Worker ${spot.rank} on ${hostOf(spot.rank)}`, seen ? `${rate(seen.upload)} out, ${rate(seen.download)} in` : "nothing seen yet", ...sent, ...groupText(spot.rank), ...wireText(hostOf(spot.rank))].join("\n") };
 }
 
 function wireText(host) {
@@ -250,7 +308,7 @@ function listenToTopology() {
     select(next);
     const seen = latest(next);
     const sent = (seen?.sent ?? []).slice(0, 4).map(([to, perSecond]) => `to ${to} ${rate(perSecond)}`).join(", ");
-    readout.textContent = `Worker ${next} on ${hostOf(next)} sends ${sent || "nothing"}`;
+    readout.textContent = `Worker ${next} on ${hostOf(next)} sends ${[sent || "nothing", ...groupText(next)].join("; ")}`;
     event.preventDefault();
   });
 }
