@@ -152,6 +152,7 @@ class Worker:
     def tune(
         self, method: str, log: str | None = None, crosses_step: bool = True, averages: bool = False
     ) -> None: ...
+    def watch_links(self) -> None: ...
     def propose(
         self,
         *,

@@ -26,6 +26,8 @@ class WorkerMetrics:
     #: Of each tensor's layer, in the order of :attr:`Metrics.tensors`.
     forward: tuple[float, ...]
     backward: tuple[float, ...]
+    #: What came from single workers, by their ranks: from those that sent most.
+    flows: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def of(worker: Worker) -> Metrics | None:
     if shown is None:
         return None
     workers = tuple(
-        WorkerMetrics(seconds, upload, download, rest, tuple(forward), tuple(backward))
-        for seconds, upload, download, rest, forward, backward in shown.pop("workers")
+        WorkerMetrics(seconds, upload, download, rest, tuple(forward), tuple(backward), dict(flows))
+        for seconds, upload, download, rest, forward, backward, flows in shown.pop("workers")
     )
     return Metrics(**shown | {"tensors": tuple(shown["tensors"])}, workers=workers)

@@ -16,7 +16,8 @@ use paceline_sync::{
     collective::Collective,
     event::Post,
     metrics::{
-        self, Cadence, Computed, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, Traffic,
+        self, Cadence, Computed, FlowMetrics, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES,
+        TOLD_FLOWS, Traffic,
     },
     scheduler::Priority,
 };
@@ -53,6 +54,22 @@ struct Exchange {
     view: Option<Arc<View>>,
     cadence: Cadence,
     underway: Option<Gathering>,
+    /// What had come from each worker, by rank, when this one last reported.
+    came: Vec<metrics::Carried>,
+}
+
+impl Exchange {
+    /// What came from others since the last report: of those that sent most.
+    fn flows(&mut self, inward: Vec<(Rank, metrics::Carried)>) -> Vec<FlowMetrics> {
+        self.came.resize(inward.len().max(self.came.len()), metrics::Carried::default());
+        let mut fresh: Vec<(u64, FlowMetrics)> = Vec::new();
+        for (from, came) in inward {
+            let since = came.since(&std::mem::replace(&mut self.came[from.index()], came));
+            fresh.extend(since.rate().map(|rate| (since.bytes, FlowMetrics { from, rate })));
+        }
+        fresh.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        fresh.into_iter().take(TOLD_FLOWS).map(|(_, flow)| flow).collect()
+    }
 }
 
 /// Everybody's reports on their way to this worker.
@@ -128,7 +145,7 @@ impl Metering {
                 // What steps took with others says nothing of these, and who has just come knows nothing of them: all begin
                 // anew, in the same step. Reports under way have come or failed with whoever is gone, and not on all alike.
                 *meter = Meter::default();
-                (exchange.cadence, exchange.underway) = Default::default();
+                (exchange.cadence, exchange.underway, exchange.came) = Default::default();
             }
             meter.settled(self.carried.idle_since());
             meter.begin_step(step, view.version, now(), self.carried.totals());
@@ -144,10 +161,12 @@ impl Metering {
         if !exchange.cadence.is_due(step) {
             return;
         }
-        let (report, shape) = {
+        let (mut report, shape) = {
             let meter = lock(&self.meter);
-            (meter.report().unwrap_or_default().encode(), meter.shape().cloned())
+            (meter.report().unwrap_or_default(), meter.shape().cloned())
         };
+        report.metrics.flows = exchange.flows(worker.inward(view));
+        let report = report.encode();
         let settings = before.as_ref().unwrap_or(view).settings.clone();
         let about = About { shape, settings, view: view.clone() };
         if view.size() > 1 {
@@ -229,6 +248,14 @@ impl Gathering {
 }
 
 impl Worker {
+    /// What came from each worker of the view; nothing where another is in force already.
+    fn inward(&self, view: &View) -> Vec<(Rank, metrics::Carried)> {
+        self.with_core(|core| match &core.counting {
+            Some(counting) if core.engine.view().ids().eq(view.ids()) => counting.inward(),
+            _ => Vec::new(),
+        })
+    }
+
     /// What all workers last saw of the job: the same on every worker for the same step. It is a few steps old, and there is
     /// none before the first steps are over, nor where nobody calls `begin_step`.
     pub fn metrics(&self) -> Option<Arc<JobMetrics>> {

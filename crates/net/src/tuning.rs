@@ -16,10 +16,13 @@ use std::{sync::Arc, time::Duration};
 const DECISION: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// Let a policy watch the job and propose settings, until this worker leaves. All workers call it, once; the policy of the
-    /// first in the view is asked. Whenever others have come or gone it is made anew, by whoever is the first then. Where
-    /// workers do not measure, or one is alone, nothing happens.
-    pub fn tune(&self, make: impl FnMut(&View) -> Box<dyn Policy> + Send + 'static) -> Result<()> {
+    /// Let a policy watch the job and propose settings, until this worker leaves. All workers call it, once for each policy; that
+    /// of the first in the view is asked. Whenever others have come or gone it is made anew, by whoever is the first then,
+    /// if it has something to do there. Where workers do not measure, or one is alone, nothing happens.
+    pub fn tune(
+        &self,
+        make: impl FnMut(&View) -> Option<Box<dyn Policy>> + Send + 'static,
+    ) -> Result<()> {
         let Some(metering) = self.metering().cloned() else { return Ok(()) };
         let (view, proposer) = (self.view(), self.proposer());
         let me = view.workers[self.rank().index()].id;
@@ -43,18 +46,24 @@ fn watch(
     me: WorkerId,
     metering: &Arc<Metering>,
     proposer: &Proposer,
-    mut make: impl FnMut(&View) -> Box<dyn Policy>,
+    mut make: impl FnMut(&View) -> Option<Box<dyn Policy>>,
 ) {
     stand_back();
     let mut seen = None;
-    let mut at_work: Option<(Arc<View>, Box<dyn Policy>)> = None;
+    let (mut known, mut policy) = (None::<Arc<View>>, None);
     while let Some((metrics, view)) = metering.later(seen) {
         seen = Some(metrics.step);
-        at_work = at_work.filter(|(of, _)| of.ids().eq(view.ids()));
+        if known.as_ref().is_some_and(|known| !known.ids().eq(view.ids())) {
+            (known, policy) = (None, None);
+        }
         if proposer.is_paused() || view.size() == 1 || !is_first(me, &view) {
             continue;
         }
-        let (_, policy) = at_work.get_or_insert_with(|| (view.clone(), make(&view)));
+        if known.is_none() {
+            policy = make(&view);
+            known = Some(view);
+        }
+        let Some(policy) = &mut policy else { continue };
         let Some(proposal) = policy.observe(&metrics) else { continue };
         let decided = proposer
             .propose(Change::Settings(proposal.settings.clone()))

@@ -475,6 +475,10 @@ impl Worker {
         self.control.proposer()
     }
 
+    pub(crate) fn with_core<T>(&self, look: impl FnOnce(&mut Core) -> T) -> T {
+        self.helm.with(|driver| look(driver.core()))
+    }
+
     pub(crate) fn metering(&self) -> Option<&Arc<Metering>> {
         self.metering.as_ref()
     }

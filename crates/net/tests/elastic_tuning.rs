@@ -44,7 +44,7 @@ fn worker_of_a_tuned_job() {
     worker
         .tune(|view| {
             println!("made for {}", view.size());
-            Box::new(CreditBySize)
+            Some(Box::new(CreditBySize))
         })
         .unwrap();
     let mut value = vec![1.0_f32; 50_000];

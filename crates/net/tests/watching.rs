@@ -182,7 +182,7 @@ fn a_tuner_that_rests_is_shown_nothing_until_it_goes_on() {
     let tuned = count.clone();
     let tune = move |worker: &Worker| {
         let tuned = tuned.clone();
-        worker.tune(move |_| Box::new(Counter(tuned.clone()))).unwrap();
+        worker.tune(move |_| Some(Box::new(Counter(tuned.clone())))).unwrap();
     };
     watched_with(None, true, tune, |coordinator, _| {
         wait_until(&mut || shown() > 2);

@@ -3,8 +3,9 @@
 use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
 use pyo3::{prelude::*, types::PyDict};
 
-/// Seconds, upload, download, rest, and for each tensor seconds of the forward and of the backward pass.
-type WorkerShown = (f64, f64, f64, f64, Vec<f64>, Vec<f64>);
+/// Seconds, upload, download, rest, for each tensor seconds of the forward and of the backward pass, and rates from others by
+/// their ranks.
+type WorkerShown = (f64, f64, f64, f64, Vec<f64>, Vec<f64>, Vec<(u32, f64)>);
 
 /// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass) and `workers` by rank.
 pub(crate) fn shown<'py>(py: Python<'py>, metrics: &JobMetrics) -> PyResult<Bound<'py, PyDict>> {
@@ -23,8 +24,9 @@ pub(crate) fn shown<'py>(py: Python<'py>, metrics: &JobMetrics) -> PyResult<Boun
 }
 
 fn worker(worker: &WorkerMetrics) -> WorkerShown {
-    let WorkerMetrics { seconds, upload, download, rest, layers } = worker;
+    let WorkerMetrics { seconds, upload, download, rest, layers, flows } = worker;
     let forward = layers.iter().map(|layer| layer.forward).collect();
     let backward = layers.iter().map(|layer| layer.backward).collect();
-    (*seconds, *upload, *download, *rest, forward, backward)
+    let flows = flows.iter().map(|flow| (flow.from.0, flow.rate)).collect();
+    (*seconds, *upload, *download, *rest, forward, backward, flows)
 }

@@ -4,8 +4,11 @@
 use crate::error::PacelineError;
 use paceline_job::{Rank, View};
 use paceline_net::Worker;
-use paceline_sync::policy::Policy;
-use paceline_tune::{Logged, Method, Results, Surroundings};
+use paceline_sync::{
+    metrics::JobMetrics,
+    policy::{Policy, Proposal},
+};
+use paceline_tune::{ContentionWatch, Logged, Method, Results, Surroundings};
 use pyo3::prelude::*;
 use std::{
     fs::File,
@@ -35,14 +38,41 @@ pub(crate) fn begin(
             .map_err(|(path, error)| refused(format!("{}: {error}", path.display())))?;
     }
     let decisions = worker.decisions();
-    let make = move |view: &View| -> Box<dyn Policy> {
+    let make = move |view: &View| -> Option<Box<dyn Policy>> {
         let surroundings = Surroundings { crosses_step, ..Surroundings::of(view) };
         let tuner = method.tuner(&surroundings, SEED).with_results(results);
         // Behind what workers wrote who were the first before.
         let file = log.as_ref().and_then(|path| File::options().append(true).open(path).ok());
-        Box::new(Logged::new(tuner, Log { decided: Box::new(decisions.clone()), file }))
+        Some(Box::new(Logged::new(tuner, Log { decided: Box::new(decisions.clone()), file })))
     };
     worker.tune(make).map_err(|error| refused(error.to_string()))
+}
+
+/// Mark links as contended by what workers get from each other, where it is known how hosts are joined.
+pub(crate) fn watch_links(worker: &Worker) -> PyResult<()> {
+    if worker.view().settings.topology.is_none() {
+        return Ok(());
+    }
+    let decisions = worker.decisions();
+    let make = move |view: &View| -> Option<Box<dyn Policy>> {
+        let watch = ContentionWatch::of(view)?;
+        Some(Box::new(Told { watch, decided: Box::new(decisions.clone()) }))
+    };
+    worker.tune(make).map_err(|error| PacelineError::new_err(format!("links: {error}")))
+}
+
+/// Tells people who watch the job why links are marked.
+struct Told {
+    watch: ContentionWatch,
+    decided: Box<dyn Fn(String) + Send>,
+}
+
+impl Policy for Told {
+    fn observe(&mut self, metrics: &JobMetrics) -> Option<Proposal> {
+        let proposal = self.watch.observe(metrics)?;
+        (self.decided)(proposal.reason.clone());
+        Some(proposal)
+    }
 }
 
 /// Where decisions go: to people who watch the job, and to a file if there is one.

@@ -417,6 +417,11 @@ impl Worker {
         })
     }
 
+    /// Let links be marked as contended, and as free again, while the job runs, where its settings say how hosts are joined.
+    fn watch_links(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| tuning::watch_links(self.read().as_ref().ok_or_else(error::closed)?))
+    }
+
     /// Write down what this worker does, into a file of `directory`, while the recording is switched on.
     fn trace(&self, directory: std::path::PathBuf) -> PyResult<Recording> {
         let config = TraceConfig::new(directory);

@@ -7,6 +7,7 @@
 
 pub mod arena;
 mod candidate;
+mod contention;
 mod decision;
 mod detector;
 mod logged;
@@ -20,6 +21,7 @@ mod tuner;
 mod wires;
 
 pub use candidate::Candidate;
+pub use contention::ContentionWatch;
 pub use decision::{Action, Conditions, Decision};
 pub use detector::{Change, Detector, Signal};
 pub use logged::Logged;

@@ -336,7 +336,7 @@ impl<'p> Job<'p> {
         let decisions = self.worker.decisions();
         Ok(self.worker.tune(move |view| {
             let tuner = Method::Replay.tuner(&Surroundings::of(view), TUNING_SEED);
-            Box::new(Logged::new(tuner, Told { decided: Box::new(decisions.clone()) }))
+            Some(Box::new(Logged::new(tuner, Told { decided: Box::new(decisions.clone()) })))
         })?)
     }
 

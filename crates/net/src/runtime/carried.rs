@@ -5,7 +5,7 @@ use paceline_job::{Rank, Time, View};
 use paceline_sync::{
     event::Event,
     frame::Header,
-    metrics::{Totals, Traffic},
+    metrics::{self, Totals, Traffic},
     slab::Key,
 };
 use std::sync::{
@@ -62,6 +62,11 @@ impl Counting {
     /// Others are in the view.
     pub(crate) fn enter(&mut self, rank: Rank, view: &View) {
         self.traffic.enter(rank, view);
+    }
+
+    /// What came from each peer so far, in the view in force.
+    pub(crate) fn inward(&self) -> Vec<(Rank, metrics::Carried)> {
+        self.traffic.inward().collect()
     }
 
     /// An operation was posted.

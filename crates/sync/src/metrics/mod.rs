@@ -17,11 +17,11 @@ pub use cadence::{Cadence, FIRST_INTERVAL, LONGEST_INTERVAL};
 pub use meter::Meter;
 pub use noise::{GradientNoise, GradientNorms};
 pub use program::{Computed, Handed};
-pub use report::{REPORT_BYTES, Report, agree};
+pub use report::{REPORT_BYTES, Report, TOLD_FLOWS, agree};
 pub use smoothing::{SHARE_OF_NEWEST, Smoothed};
-pub use traffic::{Totals, Traffic};
+pub use traffic::{Carried, Totals, Traffic};
 
-use paceline_job::{Settings, ViewVersion};
+use paceline_job::{Rank, Settings, ViewVersion};
 use std::sync::Arc;
 
 /// The tensors a job synchronises in every step, in the order in which the forward pass needs them.
@@ -54,6 +54,17 @@ pub struct WorkerMetrics {
     pub rest: f64,
     /// Computation of each tensor's layer, in the order of [`JobShape::tensors`].
     pub layers: Vec<LayerMetrics>,
+    /// What came from single workers, those that sent most first; at most [`TOLD_FLOWS`].
+    pub flows: Vec<FlowMetrics>,
+}
+
+/// What comes from one worker to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlowMetrics {
+    /// The sender.
+    pub from: Rank,
+    /// Bytes a second while something was on its way.
+    pub rate: f64,
 }
 
 /// Computation of one layer in one step.

@@ -1,9 +1,9 @@
 //! What workers tell each other of themselves: always as many bytes, so that workers who disagree about what a step is
 //! still understand each other. What others say is not trusted to make sense.
 
-use super::{JobMetrics, JobShape, LayerMetrics, WorkerMetrics};
+use super::{FlowMetrics, JobMetrics, JobShape, LayerMetrics, WorkerMetrics};
 use crate::event::name_hash;
-use paceline_job::{Settings, ViewVersion};
+use paceline_job::{Rank, Settings, ViewVersion};
 use std::sync::Arc;
 
 /// Times of so many layers are told. Where there are more, neighbours are told together.
@@ -15,8 +15,15 @@ const HEAD_BYTES: usize = 24;
 /// Seconds, upload, download and the rest.
 const NUMBERS: usize = 4;
 
+/// Rates of so many peers are told: as many as most strategies have neighbours.
+pub const TOLD_FLOWS: usize = 8;
+
+/// Sender and rate.
+const FLOW_BYTES: usize = 8;
+
 /// The length of a report.
-pub const REPORT_BYTES: usize = HEAD_BYTES + 4 * (NUMBERS + 2 * TOLD_LAYERS);
+pub const REPORT_BYTES: usize =
+    HEAD_BYTES + FLOW_BYTES * TOLD_FLOWS + 4 * (NUMBERS + 2 * TOLD_LAYERS);
 
 /// What one worker says; nothing, before its first step is over.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,11 +55,16 @@ impl Report {
     /// As it travels. Numbers keep seven digits.
     pub fn encode(&self) -> Box<[u8]> {
         let mut bytes = Vec::with_capacity(REPORT_BYTES);
-        let WorkerMetrics { seconds, upload, download, rest, layers } = &self.metrics;
+        let WorkerMetrics { seconds, upload, download, rest, layers, flows } = &self.metrics;
         bytes.extend(self.step.to_le_bytes());
         bytes.extend(self.shape.to_le_bytes());
         bytes.extend(self.view.0.to_le_bytes());
         bytes.extend(u32::try_from(layers.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let nothing = FlowMetrics { from: Rank(0), rate: 0.0 };
+        for flow in flows.iter().chain(std::iter::repeat(&nothing)).take(TOLD_FLOWS) {
+            bytes.extend(flow.from.0.to_le_bytes());
+            bytes.extend((flow.rate as f32).to_le_bytes());
+        }
         let mut put = |number: f64| bytes.extend((number as f32).to_le_bytes());
         [seconds, upload, download, rest].into_iter().for_each(|number| put(*number));
         for together in layers.chunks(told_together(layers.len())) {
@@ -68,7 +80,15 @@ impl Report {
         if bytes.len() != REPORT_BYTES {
             return None;
         }
-        let (head, numbers) = bytes.split_at(HEAD_BYTES);
+        let (head, rest) = bytes.split_at(HEAD_BYTES);
+        let (flows, numbers) = rest.split_at(FLOW_BYTES * TOLD_FLOWS);
+        let (flows, _) = flows.as_chunks::<FLOW_BYTES>();
+        let flow = |[a, b, c, d, rate @ ..]: &[u8; FLOW_BYTES]| FlowMetrics {
+            from: Rank(u32::from_le_bytes([*a, *b, *c, *d])),
+            rate: f64::from(f32::from_le_bytes(*rate)),
+        };
+        let told = |flow: &FlowMetrics| flow.rate.is_finite() && flow.rate > 0.0;
+        let flows = flows.iter().map(flow).filter(told).collect();
         let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
         let (step, shape, view, count) = (word(0)?, word(8)?, half(16)?, half(20)? as usize);
@@ -91,7 +111,7 @@ impl Report {
             let layer = LayerMetrics { forward: forward * share, backward: backward * share };
             layers.extend(std::iter::repeat_n(layer, here));
         }
-        let metrics = WorkerMetrics { seconds, upload, download, rest, layers };
+        let metrics = WorkerMetrics { seconds, upload, download, rest, layers, flows };
         Some(Report { step, view: ViewVersion(view), shape, metrics })
     }
 }
@@ -139,8 +159,9 @@ mod tests {
         let layers = (0..layers)
             .map(|n| LayerMetrics { forward: n as f64 / 1024.0, backward: n as f64 / 512.0 })
             .collect();
+        let flows = vec![FlowMetrics { from: Rank(3), rate: 4e8 }];
         let metrics =
-            WorkerMetrics { seconds: 0.25, upload: 1e9, download: 5e8, rest: 0.125, layers };
+            WorkerMetrics { seconds: 0.25, upload: 1e9, download: 5e8, rest: 0.125, layers, flows };
         Report { step: 40, view: ViewVersion(3), shape: 7, metrics }
     }
 

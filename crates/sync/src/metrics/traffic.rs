@@ -60,6 +60,30 @@ impl Totals {
     }
 }
 
+/// Bytes of one way, and the time in which something was on it. Numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// That came.
+    pub bytes: u64,
+    /// While they did.
+    pub nanoseconds: u64,
+}
+
+impl Carried {
+    /// What came since.
+    pub fn since(&self, earlier: &Carried) -> Carried {
+        Carried {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            nanoseconds: self.nanoseconds.saturating_sub(earlier.nanoseconds),
+        }
+    }
+
+    /// Bytes a second, if enough came to tell.
+    pub fn rate(&self) -> Option<f64> {
+        rate(self.bytes, self.nanoseconds)
+    }
+}
+
 fn rate(bytes: u64, nanoseconds: u64) -> Option<f64> {
     (bytes > 0 && nanoseconds >= LEAST_STRETCH_NANOSECONDS)
         .then(|| bytes as f64 / (nanoseconds as f64 * 1e-9))
@@ -88,11 +112,15 @@ impl Traffic {
             nanoseconds: self.out.nanoseconds,
             ..Outwards::default()
         };
-        self.into = Inwards {
-            bytes: self.into.bytes,
-            nanoseconds: self.into.nanoseconds,
-            ..Inwards::default()
-        };
+        let all = &self.into.all;
+        let all = Stretch { bytes: all.bytes, nanoseconds: all.nanoseconds, ..Stretch::default() };
+        self.into = Inwards { all, ..Inwards::default() };
+    }
+
+    /// What came from each peer since others were last in the view, and how long that took.
+    pub fn inward(&self) -> impl Iterator<Item = (Rank, Carried)> {
+        let from = (0..).map(Rank).zip(&self.into.from);
+        from.map(|(rank, it)| (rank, Carried { bytes: it.bytes, nanoseconds: it.nanoseconds }))
     }
 
     /// So far.
@@ -100,8 +128,8 @@ impl Traffic {
         Totals {
             sent_bytes: self.out.bytes,
             sending_nanoseconds: self.out.nanoseconds,
-            received_bytes: self.into.bytes,
-            receiving_nanoseconds: self.into.nanoseconds,
+            received_bytes: self.into.all.bytes,
+            receiving_nanoseconds: self.into.all.nanoseconds,
         }
     }
 
@@ -211,8 +239,42 @@ impl Outwards {
 #[derive(Clone, Debug, Default)]
 struct Inwards {
     messages: Messages,
-    /// Of the present stretch: when it began, when something was read last, until when it is counted, and its bytes that
-    /// are not counted yet.
+    /// Of all peers together: they share this worker's wire.
+    all: Stretch,
+    /// Of each, by rank: whoever sends less than the wire takes is slow by itself.
+    from: Vec<Stretch>,
+}
+
+impl Inwards {
+    fn begin(&mut self, message: Underway, token: Key) {
+        let peer = message.peer as usize;
+        if self.from.len() <= peer {
+            self.from.resize(peer + 1, Stretch::default());
+        }
+        // What had the token before it has lost its place, and is not on its way any more.
+        if let Some(before) = self.messages.end(token) {
+            self.all.open -= 1;
+            self.from[before.peer as usize].open -= 1;
+        }
+        self.messages.begin(message, token);
+        self.all.begin(message.begun);
+        self.from[peer].begin(message.begun);
+    }
+
+    fn end(&mut self, now: Time, token: Key) {
+        let Some(Underway { bytes, peer, .. }) = self.messages.end(token) else { return };
+        self.all.end(now, bytes);
+        self.from[peer as usize].end(now, bytes);
+    }
+}
+
+/// What comes without long pauses.
+#[derive(Clone, Debug, Default)]
+struct Stretch {
+    /// Messages on their way.
+    open: u32,
+    /// Of the present one: when it began, when something was read last, until when it is counted, and its bytes that are
+    /// not counted yet.
     since: Time,
     read: Time,
     until: Time,
@@ -221,17 +283,17 @@ struct Inwards {
     nanoseconds: u64,
 }
 
-impl Inwards {
-    fn begin(&mut self, message: Underway, token: Key) {
-        let pause = message.begun.0.saturating_sub(self.read.0) > SHORT_PAUSE_NANOSECONDS;
-        if self.messages.open == 0 && pause {
-            (self.since, self.until, self.fresh) = (message.begun, message.begun, 0);
+impl Stretch {
+    fn begin(&mut self, at: Time) {
+        let pause = at.0.saturating_sub(self.read.0) > SHORT_PAUSE_NANOSECONDS;
+        if self.open == 0 && pause {
+            (self.since, self.until, self.fresh) = (at, at, 0);
         }
-        self.messages.begin(message, token);
+        self.open += 1;
     }
 
-    fn end(&mut self, now: Time, token: Key) {
-        let Some(Underway { bytes, .. }) = self.messages.end(token) else { return };
+    fn end(&mut self, now: Time, bytes: u32) {
+        self.open -= 1;
         self.fresh += u64::from(bytes);
         self.read = self.read.max(now);
         if now.0.saturating_sub(self.since.0) < LEAST_STRETCH_NANOSECONDS {
@@ -276,6 +338,21 @@ mod tests {
         traffic.receiving(Time(MILLISECOND), Rank(2), keys[1], 1000);
         traffic.received(Time(2 * MILLISECOND), keys[1]);
         traffic.received(Time(5 * MILLISECOND), keys[0]);
+        assert_eq!(traffic.totals().download(), Some(1e6));
+    }
+
+    #[test]
+    fn each_peer_has_a_rate_of_its_own_beside_that_of_the_wire() {
+        let hosts = ["a", "b", "c"].map(String::from).to_vec();
+        let mut traffic = Traffic::new(Rank(0), &View::on_hosts(hosts, Settings::default()));
+        let mut slab = Slab::default();
+        let keys: Vec<Key> = (0..2).map(|_| slab.insert(())).collect();
+        traffic.receiving(Time(0), Rank(1), keys[0], 3000);
+        traffic.receiving(Time(0), Rank(2), keys[1], 1000);
+        traffic.received(Time(MILLISECOND), keys[0]);
+        traffic.received(Time(4 * MILLISECOND), keys[1]);
+        let rates: Vec<_> = traffic.inward().map(|(rank, came)| (rank.0, came.rate())).collect();
+        assert_eq!(rates, [(0, None), (1, Some(3e6)), (2, Some(0.25e6))]);
         assert_eq!(traffic.totals().download(), Some(1e6));
     }
 
