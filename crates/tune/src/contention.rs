@@ -1,17 +1,16 @@
 //! Marks links as contended, and as free again, by what workers of a running job get from each other, for strategies that keep
 //! such links out of large groups. When a link changes sides is `paceline_sync::groups`' to say; this file knows who
-//! sits where, and what wires carry when they are free.
+//! sits where, and what each flow was at its best: how many others of the job share a wire with it is part of that.
 
-use paceline_job::{Contended, LinkName, Topology, View};
+use paceline_job::{Contended, View};
 use paceline_sync::{
     groups::{Adjustment, Flow, Thresholds, Watch},
-    metrics::JobMetrics,
+    metrics::{JobMetrics, Smoothed},
     policy::{Policy, Proposal},
 };
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-/// The strategy that goes around contended links. There each worker hears one other at a time: where several share a wire,
-/// each would seem slow.
+/// The strategy that goes around contended links. Under others a flow is as slow as the slowest of those it waits for.
 const DIVIDES: &str = "shuffle";
 
 /// A proposal is in force, and metrics are of the time since, after so many observations; then it is made again if it is not.
@@ -20,13 +19,22 @@ const PATIENCE: u32 = 10;
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct ContentionWatch {
-    topology: Arc<Topology>,
     /// Of each worker, by rank; none where the topology does not have its host.
     hosts: Vec<Option<usize>>,
     watch: Watch,
+    /// By the numbers of its hosts.
+    flows: BTreeMap<(usize, usize), Gauge>,
+    /// Links that it found free again, after it had marked them. What others mark is theirs.
+    healed: Contended,
     reason: String,
     /// Observations until something may be proposed again.
     quiet: u32,
+}
+
+#[derive(Debug, Default)]
+struct Gauge {
+    rate: Smoothed,
+    best: f64,
 }
 
 impl ContentionWatch {
@@ -36,10 +44,11 @@ impl ContentionWatch {
         let place = |name: &String| topology.hosts.iter().position(|host| host.name == *name);
         let hosts = view.workers.iter().map(|worker| place(&worker.host)).collect();
         let watch = Watch::new(topology.clone(), Thresholds::default());
-        Some(ContentionWatch { topology, hosts, watch, reason: String::new(), quiet: 0 })
+        let (flows, healed, reason) = Default::default();
+        Some(ContentionWatch { hosts, watch, flows, healed, reason, quiet: 0 })
     }
 
-    fn flows(&self, metrics: &JobMetrics) -> Vec<Flow> {
+    fn flows(&mut self, metrics: &JobMetrics) -> Vec<Flow> {
         let host = |rank: usize| self.hosts.get(rank).copied().flatten();
         let mut flows = Vec::new();
         for (rank, worker) in metrics.workers.iter().enumerate() {
@@ -48,18 +57,14 @@ impl ContentionWatch {
                     continue;
                 };
                 if from != to {
-                    flows.push(Flow { from, to, share: flow.rate / self.free_rate(from, to) });
+                    let gauge = self.flows.entry((from, to)).or_default();
+                    gauge.rate.add(flow.rate);
+                    gauge.best = gauge.best.max(gauge.rate.value());
+                    flows.push(Flow { from, to, share: gauge.rate.value() / gauge.best });
                 }
             }
         }
         flows
-    }
-
-    /// What a single message gets on its way while nobody else is there.
-    fn free_rate(&self, from: usize, to: usize) -> f64 {
-        let [from, to] = [from, to].map(|host| (host as u32, host as u32));
-        let rate = |link: &LinkName| self.topology.rate(*link).bytes_per_second();
-        self.topology.way(from, to).links().iter().map(rate).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -68,11 +73,21 @@ impl Policy for ContentionWatch {
         if !metrics.settings.strategy.0.starts_with(DIVIDES) {
             return None;
         }
-        if let Some(Adjustment { reason, .. }) = self.watch.look(&self.flows(metrics)) {
+        let (flows, before) = (self.flows(metrics), self.watch.contended());
+        if let Some(Adjustment { reason, .. }) = self.watch.look(&flows) {
             (self.reason, self.quiet) = (reason, 0);
+            self.healed.hosts.extend(before.hosts);
+            self.healed.racks.extend(before.racks);
         }
         self.quiet = self.quiet.saturating_sub(1);
-        let contended: Contended = self.watch.contended();
+        let mine = self.watch.contended();
+        self.healed.hosts.retain(|host| !mine.hosts.contains(host));
+        self.healed.racks.retain(|rack| !mine.racks.contains(rack));
+        let mut contended = metrics.settings.contended.clone();
+        contended.hosts.retain(|host| !self.healed.hosts.contains(host));
+        contended.racks.retain(|rack| !self.healed.racks.contains(rack));
+        contended.hosts.extend(mine.hosts);
+        contended.racks.extend(mine.racks);
         if metrics.settings.contended == contended || self.quiet > 0 {
             return None;
         }
@@ -85,9 +100,9 @@ impl Policy for ContentionWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_job::{Link, Rank, Rate, Settings, StrategyChoice, ViewVersion};
+    use paceline_job::{Link, Rank, Rate, Settings, StrategyChoice, Topology, ViewVersion};
     use paceline_sync::metrics::{FlowMetrics, WorkerMetrics};
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
 
     const WIRE: f64 = 1e8;
 
@@ -131,15 +146,33 @@ mod tests {
             }
         }
         // Both racks' uplinks are on the only way between them.
-        assert_eq!(proposals, [(12, 2), (35, 0)]);
+        assert_eq!(proposals, [(13, 2), (36, 0)]);
+    }
+
+    #[test]
+    fn what_others_marked_is_left_as_it_is() {
+        let view = view();
+        let mut watch = ContentionWatch::of(&view).unwrap();
+        let mut settings = view.settings.clone();
+        settings.contended.hosts.insert("host4".to_string());
+        for look in 0..60 {
+            let between = if (10..30).contains(&look) { 0.2 } else { 0.97 };
+            if let Some(proposal) = watch.observe(&seen(&settings, between)) {
+                settings = proposal.settings;
+            }
+        }
+        let Contended { hosts, racks } = settings.contended;
+        assert_eq!((hosts.len(), racks.len()), (1, 0));
     }
 
     #[test]
     fn what_was_refused_is_proposed_again_later() {
         let view = view();
         let mut watch = ContentionWatch::of(&view).unwrap();
-        let looks = (0..20).filter(|_| watch.observe(&seen(&view.settings, 0.2)).is_some());
-        assert_eq!(looks.count(), 2);
+        let between = |look| if look < 5 { 1.0 } else { 0.2 };
+        let looks =
+            (0..30).filter(|look| watch.observe(&seen(&view.settings, between(*look))).is_some());
+        assert_eq!(looks.count(), 3);
     }
 
     #[test]
@@ -147,7 +180,8 @@ mod tests {
         let view = view();
         let mut watch = ContentionWatch::of(&view).unwrap();
         let settings = Settings { strategy: StrategyChoice::auto(), ..view.settings.clone() };
-        assert!((0..20).all(|_| watch.observe(&seen(&settings, 0.2)).is_none()));
+        let between = |look| if look < 5 { 1.0 } else { 0.2 };
+        assert!((0..20).all(|look| watch.observe(&seen(&settings, between(look))).is_none()));
     }
 
     #[test]
@@ -155,7 +189,7 @@ mod tests {
         let view = view();
         let mut watch = ContentionWatch::of(&view).unwrap();
         for look in 0..50 {
-            let between = if look % 3 == 0 { 0.3 } else { 0.9 };
+            let between = if look % 4 == 0 { 0.3 } else { 0.9 };
             assert_eq!(watch.observe(&seen(&view.settings, between)), None);
         }
     }
