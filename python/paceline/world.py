@@ -64,7 +64,8 @@ class Membership:
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=worker.deliver, name="paceline-notices", daemon=True)
         self._thread.start()
-        worker.watch_links()
+        if os.environ.get("PACELINE_WATCH_LINKS", "").strip() not in ("", "0"):
+            worker.watch_links()
 
     def spans(self, ranks: Sequence[int]) -> bool:
         """Whether all of these ranks are reached by this worker."""

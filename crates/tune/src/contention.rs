@@ -1,14 +1,15 @@
 //! Marks links as contended, and as free again, by what workers of a running job get from each other, for strategies that keep
 //! such links out of large groups. When a link changes sides is `paceline_sync::groups`' to say; this file knows who
-//! sits where, and what each flow was at its best: how many others of the job share a wire with it is part of that.
+//! sits where, and what each flow was at its best: how many others of the job share a wire with it is part of that, what
+//! queues gave at once is not.
 
-use paceline_job::{Contended, View};
+use paceline_job::{Contended, LinkName, Topology, View};
 use paceline_sync::{
     groups::{Adjustment, Flow, Thresholds, Watch},
     metrics::{JobMetrics, Smoothed},
     policy::{Policy, Proposal},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The strategy that goes around contended links. Under others a flow is as slow as the slowest of those it waits for.
 const DIVIDES: &str = "shuffle";
@@ -19,6 +20,7 @@ const PATIENCE: u32 = 10;
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct ContentionWatch {
+    topology: Arc<Topology>,
     /// Of each worker, by rank; none where the topology does not have its host.
     hosts: Vec<Option<usize>>,
     watch: Watch,
@@ -45,7 +47,18 @@ impl ContentionWatch {
         let hosts = view.workers.iter().map(|worker| place(&worker.host)).collect();
         let watch = Watch::new(topology.clone(), Thresholds::default());
         let (flows, healed, reason) = Default::default();
-        Some(ContentionWatch { hosts, watch, flows, healed, reason, quiet: 0 })
+        Some(ContentionWatch { topology, hosts, watch, flows, healed, reason, quiet: 0 })
+    }
+
+    /// Groups become others, and flows with them: what one was at its best is still known of those that are marked only.
+    fn forget_free(&mut self) {
+        let contended = self.watch.contended();
+        let hosts = &self.topology.hosts;
+        let is_marked = |host: usize| {
+            contended.hosts.contains(&hosts[host].name)
+                || contended.racks.contains(&hosts[host].rack)
+        };
+        self.flows.retain(|(from, to), _| is_marked(*from) || is_marked(*to));
     }
 
     fn flows(&mut self, metrics: &JobMetrics) -> Vec<Flow> {
@@ -57,15 +70,24 @@ impl ContentionWatch {
                     continue;
                 };
                 if from != to {
+                    let most = free_rate(&self.topology, from, to);
                     let gauge = self.flows.entry((from, to)).or_default();
                     gauge.rate.add(flow.rate);
-                    gauge.best = gauge.best.max(gauge.rate.value());
+                    gauge.best = gauge.best.max(gauge.rate.value().min(most));
                     flows.push(Flow { from, to, share: gauge.rate.value() / gauge.best });
                 }
             }
         }
         flows
     }
+}
+
+/// What a message gets on its way while nobody else is there.
+fn free_rate(topology: &Topology, from: usize, to: usize) -> f64 {
+    // One worker on each, so that it is named like its host.
+    let [from, to] = [from, to].map(|host| (host as u32, host as u32));
+    let rate = |link: &LinkName| topology.rate(*link).bytes_per_second();
+    topology.way(from, to).links().iter().map(rate).fold(f64::INFINITY, f64::min)
 }
 
 impl Policy for ContentionWatch {
@@ -76,6 +98,7 @@ impl Policy for ContentionWatch {
         let (flows, before) = (self.flows(metrics), self.watch.contended());
         if let Some(Adjustment { reason, .. }) = self.watch.look(&flows) {
             (self.reason, self.quiet) = (reason, 0);
+            self.forget_free();
             self.healed.hosts.extend(before.hosts);
             self.healed.racks.extend(before.racks);
         }

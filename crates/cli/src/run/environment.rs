@@ -269,6 +269,7 @@ fn shared_variables(
         ("PACELINE_INSECURE", arguments.insecure.then(|| "1".to_string())),
         ("PACELINE_TUNE", (arguments.tune != OFF).then(|| arguments.tune.clone())),
         ("PACELINE_TUNE_AVERAGES", arguments.tune_averages.then(|| "1".to_string())),
+        ("PACELINE_WATCH_LINKS", arguments.watch_links.then(|| "1".to_string())),
         ("PACELINE_CHECKPOINT_EVERY", arguments.every.map(|steps| steps.to_string())),
         ("PACELINE_POLICY", (!arguments.policy.is_empty()).then(|| arguments.policy.join(";"))),
         ("PACELINE_TRACE_STEPS", arguments.trace_steps.map(|steps| steps.to_string())),
@@ -394,6 +395,9 @@ mod tests {
         let averages = ("PACELINE_TUNE_AVERAGES".to_string(), "1".to_string());
         assert!(!variables(&["--tune", "replay"], &[]).contains(&averages));
         assert!(variables(&["--tune", "replay", "--tune-averages"], &[]).contains(&averages));
+        let links = ("PACELINE_WATCH_LINKS".to_string(), "1".to_string());
+        assert!(!variables(&[], &[]).contains(&links));
+        assert!(variables(&["--watch-links"], &[]).contains(&links));
         let alone = Line::try_parse_from(["run", "-n", "2", "--tune-averages", "--", "true"]);
         assert!(alone.err().unwrap().to_string().contains("--tune <METHOD>"));
         let error = Line::try_parse_from(["run", "-n", "2", "--tune", "luck", "--", "true"]);

@@ -135,6 +135,11 @@ pub struct RunArgs {
     #[arg(long, requires = "tune")]
     pub tune_averages: bool,
 
+    /// Mark links of the topology as contended, and as free again, by what workers get from each other, for the strategy
+    /// `shuffle`. For programs that use `DistributedOptimizer`, or say where steps begin.
+    #[arg(long)]
+    pub watch_links: bool,
+
     /// Let a policy adapt the job while it runs: `noise_scale:most=256`, `goodput:most=256`, `schedule:FILE`, `interference`,
     /// `spot`, or a class of your own as `module:Class`. May be given several times. For programs that use `DistributedOptimizer`, or say
     /// where steps begin.

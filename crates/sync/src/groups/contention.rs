@@ -112,7 +112,8 @@ impl Watch {
     /// For each link the best share of a flow that tells something about it.
     ///
     /// Inside racks only hosts' own links are crossed, so those speak first. A flow between racks speaks about the
-    /// racks if both of its hosts are not the reason, and about its hosts if nothing else does.
+    /// racks if both of its hosts are not the reason, and about its hosts if nothing else does. A flow that crosses a link
+    /// that counts as contended speaks about no other: that link is reason enough.
     fn shares(&self, flows: &[Flow]) -> Vec<Option<f64>> {
         let hosts = self.topology.hosts.len();
         let known = |flow: &&Flow| flow.from < hosts && flow.to < hosts && flow.from != flow.to;
@@ -123,9 +124,15 @@ impl Watch {
         };
         let (inside, between): (Vec<&Flow>, Vec<&Flow>) =
             flows.iter().filter(known).partition(|flow| rack(flow.from) == rack(flow.to));
+        let contended = |link: usize| self.links[link].contended;
         for flow in &inside {
-            tell(&mut best[flow.from], flow.share);
-            tell(&mut best[flow.to], flow.share);
+            let ends = [flow.from, flow.to];
+            for end in ends
+                .into_iter()
+                .filter(|end| contended(*end) || !ends.map(contended).contains(&true))
+            {
+                tell(&mut best[end], flow.share);
+            }
         }
         let heard: Vec<bool> = best[..hosts].iter().map(Option::is_some).collect();
         let slow = |share: Option<f64>| {
@@ -133,12 +140,16 @@ impl Watch {
         };
         let slow_hosts: Vec<bool> = best[..hosts].iter().map(|share| slow(*share)).collect();
         for flow in &between {
+            let crossed = [flow.from, flow.to, hosts + rack(flow.from), hosts + rack(flow.to)];
+            let known = crossed.map(contended).contains(&true);
+            let speaks = |link: usize| contended(link) || !known;
             for end in [flow.from, flow.to] {
-                if !heard[end] {
+                let uplink = hosts + rack(end);
+                if !heard[end] && speaks(end) {
                     tell(&mut best[end], flow.share);
                 }
-                if !slow_hosts[flow.from] && !slow_hosts[flow.to] {
-                    tell(&mut best[hosts + rack(end)], flow.share);
+                if !slow_hosts[flow.from] && !slow_hosts[flow.to] && speaks(uplink) {
+                    tell(&mut best[uplink], flow.share);
                 }
             }
         }
@@ -236,6 +247,19 @@ mod tests {
         (0..3).for_each(|_| drop(watch.look(&at(0.2))));
         assert!((0..100).all(|_| watch.look(&at(0.7)).is_none()));
         assert!(!watch.contended().is_empty());
+    }
+
+    #[test]
+    fn a_contended_uplink_is_reason_enough_for_whoever_meets_it() {
+        let mut watch = watch(4, 3);
+        let rack = |host: usize| host / 3;
+        let slow =
+            round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
+        assert!((0..3).filter_map(|_| watch.look(&slow)).count() == 1);
+        // From then on the next rack is heard of through it only.
+        let met: Vec<Flow> = slow.into_iter().filter(|flow| rack(flow.from) == 1).collect();
+        assert!((0..20).all(|_| watch.look(&met).is_none()));
+        assert_eq!(watch.contended().racks.into_iter().collect::<Vec<u32>>(), [1]);
     }
 
     #[test]
