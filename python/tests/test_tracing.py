@@ -175,6 +175,35 @@ def test_a_script_of_horovods_is_replayed_as_it_was_recorded(
     assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
 
 
+#: Ends in a step that is recorded.
+SHORT = """
+import torch
+import paceline.torch as pl
+pl.init()
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3)))
+optimizer = pl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model)
+for inputs in torch.randn(12, 8, 64):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_groups_of_a_plan_are_replayed_also_where_the_program_ends_in_a_recorded_step(
+    paceline_command: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "short.py").write_text(SHORT)
+    tensors = [f"{layer}.{own}" for layer in range(3) for own in ("weight", "bias")]
+    (tmp_path / "plan.toml").write_text(f"[fusion]\ngroups = [{json.dumps(tensors)}]\n")
+    options = ("-q", "-n", "2", "--plan", tmp_path / "plan.toml", "--trace", tmp_path / "traces")
+    done = run_launcher(paceline_command, "run", *options, "--", sys.executable, tmp_path / "short.py")
+    assert done.returncode == 0, done.stderr
+    replayed = run_launcher(paceline_command, "replay", tmp_path / "traces")
+    assert replayed.returncode == 0, replayed.stderr
+    # The group, and which gradients are in use.
+    assert " 2 operations a step" in replayed.stdout, replayed.stdout
+
+
 def test_a_program_records_by_itself_as_often_as_it_likes(tmp_path: pathlib.Path) -> None:
     for outcome in run_ranks(2, PROGRAM, "block", tmp_path):
         assert outcome.code == 0, outcome.errors

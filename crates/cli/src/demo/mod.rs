@@ -30,6 +30,7 @@ use paceline_job::{ByteSize, Rate};
 use show::Show;
 use stages::{USUAL_SECONDS, WORKERS};
 use std::{
+    io::{self, Write},
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -139,11 +140,12 @@ pub fn run(arguments: DemoArgs) -> Result<ExitCode> {
         page.finish(if played.is_ok() { "finished" } else { "ended early" });
     }
     let outcome = played?;
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report::json(&outcome))?);
-    } else {
-        print!("{}", report::table(&outcome));
-    }
+    let said = match arguments.json {
+        true => serde_json::to_string_pretty(&report::json(&outcome))? + "\n",
+        false => report::table(&outcome),
+    };
+    let written = io::stdout().write_all(said.as_bytes()).and_then(|()| io::stdout().flush());
+    written.context("what was measured cannot be written")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -229,9 +229,12 @@ impl<'t> Building<'t> {
         let scheduled = seen[0].iter().flatten().any(|seen| seen.collective.priority != 0);
         let mut layered =
             Layered { layers, crosses_step: first.crosses_step, scheduled, ..Layered::default() };
-        // The last step has what the program settled on: DDP rebuilds its buckets after the first.
-        let last = seen[0].last().map_or(&[][..], Vec::as_slice);
-        let sent = groups::sent(&layered, first.view.as_ref(), last);
+        // Of the steps that send most, the last has what the program settled on: DDP rebuilds its buckets after the first, and
+        // one that a program ends in may send next to nothing.
+        let bytes =
+            |step: &&Vec<Seen<'_>>| -> u64 { step.iter().map(|seen| seen.collective.bytes).sum() };
+        let settled = seen[0].iter().max_by_key(bytes).map_or(&[][..], Vec::as_slice);
+        let sent = groups::sent(&layered, first.view.as_ref(), settled);
         let finder = self.finder(&mut layered, sent);
         let places = |steps: &Vec<Vec<Seen<'_>>>| -> Vec<Vec<Option<usize>>> {
             steps.iter().map(|step| finder.places(step)).collect()
