@@ -256,6 +256,9 @@ impl Inwards {
             self.all.open -= 1;
             self.from[before.peer as usize].open -= 1;
         }
+        if message.bytes == 0 {
+            return;
+        }
         self.messages.begin(message, token);
         self.all.begin(message.begun);
         self.from[peer].begin(message.begun);
@@ -353,6 +356,18 @@ mod tests {
         traffic.received(Time(4 * MILLISECOND), keys[1]);
         let rates: Vec<_> = traffic.inward().map(|(rank, came)| (rank.0, came.rate())).collect();
         assert_eq!(rates, [(0, None), (1, Some(3e6)), (2, Some(0.25e6))]);
+        assert_eq!(traffic.totals().download(), Some(1e6));
+    }
+
+    #[test]
+    fn a_message_without_bytes_does_not_stay_on_its_way() {
+        let (mut traffic, keys) = wired();
+        traffic.receiving(Time(0), Rank(2), keys[0], 0);
+        traffic.received(Time(1), keys[0]);
+        for begin in [0, 50, 1000].map(|milliseconds| milliseconds * MILLISECOND) {
+            traffic.receiving(Time(begin), Rank(2), keys[1], 1000);
+            traffic.received(Time(begin + MILLISECOND), keys[1]);
+        }
         assert_eq!(traffic.totals().download(), Some(1e6));
     }
 
