@@ -1,7 +1,10 @@
 //! What carries the operations of a job from worker to worker, and whether enough is known of it for the engines to play
 //! them. Otherwise they take as long as they were recorded to take. What is asked about a job is not known here.
 
-use crate::scenario::{Loaded, MemorySource, WireSource};
+use crate::{
+    exit::UsageError,
+    scenario::{Loaded, MemorySource, WireSource},
+};
 use paceline_job::{
     Link, Rank,
     graph::{Graph, Job, Operation, OperationKind},
@@ -79,14 +82,19 @@ impl Carrier {
             }
             Carrier::Missing(peers) => {
                 let Peers { wanted, there, can_be_copied } = peers;
-                let remedy = if can_be_copied {
-                    format!("; --what-if workers={wanted} takes the missing ones to be like those that are there")
-                } else {
-                    String::new()
+                let remedy = match wanted {
+                    Some(wanted) if can_be_copied => {
+                        format!("; --what-if workers={wanted} takes the missing ones to be like those that are there")
+                    }
+                    _ => String::new(),
+                };
+                let whose = match wanted {
+                    Some(wanted) => format!("{wanted} workers, of whom the trace has {there}"),
+                    None => format!("more workers than the {there} of the trace, which does not say how many"),
                 };
                 format!(
-                    "its operations are of {wanted} workers, of whom the trace has {there}; they take as long as recorded, whatever \
-                     the settings and the network. Give the traces of all workers{remedy}"
+                    "its operations are of {whose}; they take as long as recorded, whatever the settings and the network. Give the \
+                     traces of all workers{remedy}"
                 )
             }
         }
@@ -96,12 +104,31 @@ impl Carrier {
 /// Workers that take part in operations together, not all of whom the trace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// How many they are.
-    pub wanted: usize,
+    /// How many they are, where the trace says so.
+    pub wanted: Option<usize>,
     /// How many of them the trace has.
     pub there: usize,
     /// Whether others can be taken to be like those: where layers are known, operations are made from them.
     pub can_be_copied: bool,
+}
+
+impl Peers {
+    /// Why these are not enough for something that concerns all, which would be for another job.
+    pub fn not_enough_for(self, what: &str) -> UsageError {
+        let Peers { wanted, there, can_be_copied } = self;
+        let (all, remedy) = match wanted {
+            Some(wanted) if can_be_copied => (
+                format!("{wanted} workers"),
+                format!(", or --workers {wanted} to take all to be like the first"),
+            ),
+            Some(wanted) => (format!("{wanted} workers"), String::new()),
+            None => ("workers".to_string(), String::new()),
+        };
+        UsageError::new(format!(
+            "the trace has {there} of the {all} of its operations, and {what} for those would be one for another job; give the traces of \
+             all workers{remedy}"
+        ))
+    }
 }
 
 /// On how many hosts workers are.
@@ -109,24 +136,36 @@ pub fn hosts(graph: &Graph) -> usize {
     graph.workers.iter().map(|worker| worker.host.as_str()).collect::<HashSet<_>>().len()
 }
 
-/// The largest operations that not all of their workers recorded, if there are any.
+/// The largest operations that not all of their workers recorded, if there are any. One worker whose trace does not say how many
+/// others there were is not taken to be alone.
 pub fn missing(trace: &Trace, job: &Job) -> Option<Peers> {
     let (world, there) = (trace.world(), trace.workers.len());
     if job.layered.is_some() {
         let sends = !job.graph.operations.is_empty();
-        let peers = Peers { wanted: world, there, can_be_copied: true };
+        let peers = Peers { wanted: Some(world), there, can_be_copied: true };
         return (sends && there < world).then_some(peers);
     }
     let ranks: HashSet<Rank> = trace.workers.iter().map(|worker| worker.rank).collect();
     let spans = trace.workers.iter().flat_map(|worker| &worker.spans);
-    let peers = spans.filter_map(|span| match &span.kind {
-        Kind::Collective(collective) if collective.members.is_empty() => Some((world, there)),
-        Kind::Collective(collective) => {
-            let members = &collective.members;
-            Some((members.len(), members.iter().filter(|rank| ranks.contains(rank)).count()))
+    let mut of_all = false;
+    let mut largest = None;
+    for span in spans {
+        let Kind::Collective(collective) = &span.kind else { continue };
+        let members = &collective.members;
+        of_all |= members.is_empty();
+        let present = members.iter().filter(|rank| ranks.contains(rank)).count();
+        if present < members.len() {
+            largest = largest.max(Some((members.len(), present)));
         }
-        _ => None,
-    });
-    let (wanted, there) = peers.filter(|(wanted, there)| there < wanted).max()?;
-    Some(Peers { wanted, there, can_be_copied: false })
+    }
+    let unsaid = trace.workers.iter().all(|worker| worker.world.is_none());
+    if of_all && there == 1 && unsaid {
+        let wanted = largest.map(|(wanted, _)| wanted);
+        return Some(Peers { wanted, there, can_be_copied: false });
+    }
+    if of_all && there < world {
+        largest = largest.max(Some((world, there)));
+    }
+    let (wanted, there) = largest?;
+    Some(Peers { wanted: Some(wanted), there, can_be_copied: false })
 }

@@ -214,9 +214,8 @@ fn every_step_can_be_played_alone() {
     assert!(refused.status.code() == Some(2) && error.contains("steps 0 to 2"), "{error}");
 }
 
-#[test]
-fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
-    let folder = tempfile::tempdir().unwrap();
+/// A timeline of one worker, with what ranks say of themselves while they negotiate, or without.
+fn timeline(path: &Path, ranks: &[&str]) -> String {
     let mut events = Vec::new();
     for step in 0..4 {
         for tensor in [1, 2] {
@@ -227,16 +226,23 @@ fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
                 );
             };
             event("B", "NEGOTIATE_ALLREDUCE", 0, json!({}));
-            event("X", "0", 1, json!({}));
-            event("X", "1", 2, json!({}));
+            for rank in ranks {
+                event("X", rank, 1, json!({}));
+            }
             event("E", "", 3, json!({}));
             event("B", "ALLREDUCE", 4, json!({}));
             event("E", "", 301, json!({"dtype": "float32", "shape": "[100]"}));
         }
     }
-    let path = folder.path().join("timeline.json");
-    fs::write(&path, Value::Array(events).to_string()).unwrap();
-    let found = report(&["replay", path.to_str().unwrap(), "--what-if", "device=2x"]);
+    fs::write(path, Value::Array(events).to_string()).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = timeline(&folder.path().join("timeline.json"), &["0", "1"]);
+    let found = report(&["replay", &path, "--what-if", "device=2x"]);
     assert_eq!(found["operations"], 6, "{found}");
     // The last operation is ready 100 microseconds after the first and takes 300; the rest is computed.
     for (field, step) in
@@ -244,8 +250,46 @@ fn a_timeline_of_horovod_has_operations_that_a_step_waits_for() {
     {
         assert!((found[field].as_f64().unwrap() - step).abs() < 1e-9, "{field}: {found}");
     }
+    // Half of what is computed before an operation is ready, and all of what it takes.
     assert!((answers(&found)[0] - 0.65).abs() < 1e-9, "{found}");
     assert!(notes(&found).contains("of 2 workers, of whom the trace has 1"), "{found}");
+}
+
+#[test]
+fn a_worker_that_does_not_say_how_many_others_there_were_is_not_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [&[][..], &["0", "1", "2"]] {
+        let recorded = timeline(&folder.path().join("timeline.json"), ranks);
+        let written = folder.path().join("predicted.json.gz");
+        let written = written.to_str().unwrap();
+        let said = if ranks.is_empty() { "more workers than the 1" } else { "of 3 workers" };
+        let found = report(&["replay", &recorded, "--trace-out", written]);
+        assert!(notes(&found).contains(said), "{found}");
+        // What is written of it says no more than it does.
+        for trace in [&recorded, written] {
+            for asked in
+                ["bandwidth=1gbit", "workers=8", "strategy=ring", "bandwidth=1gbit+workers=8"]
+            {
+                let refused =
+                    paceline(&["replay", trace, "--bandwidth", "1gbit", "--what-if", asked]);
+                let error = String::from_utf8_lossy(&refused.stderr).to_string();
+                assert_eq!(refused.status.code(), Some(2), "{trace}, {asked}: {error}");
+                assert!(error.contains(said), "{trace}, {asked}: {error}");
+            }
+        }
+        let answered = report(&["replay", &recorded, "--what-if", "device=2x"]);
+        assert!((answers(&answered)[0] - 0.65).abs() < 1e-3, "{answered}");
+    }
+}
+
+#[test]
+fn company_for_a_worker_that_sends_nothing_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = profiled(&folder.path().join("alone.json"), 0, 1);
+    let refused = paceline(&["replay", &trace, "--bandwidth", "1gbit", "--what-if", "workers=8"]);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(2) && error.contains("was alone"), "{error}");
+    assert_eq!(answers(&report(&["replay", &trace, "--what-if", "workers=1"])), [25.0]);
 }
 
 /// All that is said about what can be asked.

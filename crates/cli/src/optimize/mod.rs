@@ -5,7 +5,7 @@ mod report;
 mod verify;
 
 use crate::{
-    carrier::{Peers, hosts},
+    carrier::hosts,
     exit::UsageError,
     handing::Handing,
     scenario::{self, ConditionArgs, Loaded, WireSource},
@@ -162,17 +162,7 @@ fn task(loaded: &Loaded, handing: Handing, arguments: &OptimizeArgs) -> Result<T
         scenario.graph = layered.graph();
     }
     if let (Some(peers), None) = (loaded.missing, arguments.workers) {
-        let Peers { wanted, there, can_be_copied } = peers;
-        let remedy = if can_be_copied {
-            format!(", or --workers {wanted} to take all to be like the first")
-        } else {
-            String::new()
-        };
-        let text = format!(
-            "the trace has {there} of the {wanted} workers of its operations, and a plan for those would be one for another job; \
-             give the traces of all workers{remedy}"
-        );
-        return Err(UsageError::new(text).into());
+        return Err(peers.not_enough_for("a plan").into());
     }
     if scenario.graph.workers.len() < 2 {
         let text = match &layered {

@@ -129,6 +129,13 @@ impl Case {
     /// A step, and a step if each operation were one transfer, where that is known.
     fn step_ms(&self, loaded: &Loaded, skip: usize, alike: bool) -> Result<(f64, Option<f64>)> {
         let what_if = self.to_string();
+        if self.asks_what_nobody_sent(loaded) {
+            let text = format!(
+                "--what-if {what_if}: this worker was alone and the trace names no layers, so nobody knows what it would send to others; \
+                 give the traces of several workers, or record one with `paceline run --trace`"
+            );
+            return Err(UsageError::new(text).into());
+        }
         let (mut changed, _) = self.planned(loaded)?;
         let scenario = &loaded.scenario;
         let mut workers = scenario.graph.workers.len();
@@ -209,7 +216,15 @@ impl Case {
             Some(_) => loaded.met_on_one_host(),
             None => Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory,
         };
-        asks && one_host && !self.knows_wires(loaded)
+        let more = self.workers(loaded) > loaded.scenario.graph.workers.len();
+        asks && more && one_host && !self.knows_wires(loaded)
+    }
+
+    /// Whether it asks for company for a worker that was alone, of which it is not known what it would send.
+    fn asks_what_nobody_sent(&self, loaded: &Loaded) -> bool {
+        let (graph, layered) = (&loaded.scenario.graph, &loaded.job.layered);
+        let sends_nothing = graph.workers.len() == 1 && graph.operations.is_empty();
+        sends_nothing && layered.is_none() && self.workers(loaded) > 1
     }
 
     /// Whether it is known what wires carry.
@@ -232,7 +247,7 @@ impl Case {
 /// How many workers the job has as it is.
 fn present(loaded: &Loaded) -> usize {
     let there = loaded.scenario.graph.workers.len();
-    loaded.missing.map_or(there, |peers| peers.wanted)
+    loaded.missing.and_then(|peers| peers.wanted).unwrap_or(there)
 }
 
 /// Whether what operations take depends on it.

@@ -62,7 +62,7 @@ pub fn trace(loaded: &Loaded, played: &Played) -> io::Result<Vec<u8>> {
                     Some(id) => {
                         let (name, uses) = &names[id.index()];
                         let event = Event::complete(name.clone(), from, length);
-                        described(event, &graph.operations[id.index()], *uses)
+                        described(event, loaded, &graph.operations[id.index()], *uses)
                     }
                     None => Event::complete(bar.name, from, length).category(bar.look.name()),
                 };
@@ -88,7 +88,12 @@ fn header(loaded: &Loaded) -> io::Result<Header> {
         crosses_step: layered.is_some_and(|layered| layered.crosses_step),
         dropped: 0,
     };
-    let header = Header::of_worker(Rank(0), graph.workers.len() as u32).with("predicted", true);
+    // Whoever reads it should know of those who are missing.
+    let world = match loaded.missing {
+        Some(peers) => peers.wanted.map(|wanted| wanted as u32),
+        None => Some(graph.workers.len() as u32),
+    };
+    let header = Header::of_worker(Rank(0), world).with("predicted", true);
     Ok(header.with(About::FIELD, serde_json::to_value(&about)?))
 }
 
@@ -155,7 +160,7 @@ fn group_name(layered: &Layered, group: &Group, place: usize) -> String {
 }
 
 /// What readers must know of an operation to find it on other workers.
-fn described(event: Event, operation: &Operation, uses: u64) -> Event {
+fn described(event: Event, loaded: &Loaded, operation: &Operation, uses: u64) -> Event {
     let event = event
         .category(words::OPERATION)
         .with(words::OPERATION, operation.kind.word())
@@ -163,7 +168,9 @@ fn described(event: Event, operation: &Operation, uses: u64) -> Event {
         .with(words::BYTES, operation.bytes())
         .with(words::DTYPE, operation.dtype.to_string())
         .with(words::PRIORITY, operation.priority);
-    if operation.members.is_empty() {
+    // Those of all who are there are of those who are missing, too.
+    let everybody = operation.members.len() == loaded.job.graph.workers.len();
+    if operation.members.is_empty() || loaded.missing.is_some() && everybody {
         return event;
     }
     event.with(words::RANKS, json!(operation.members))

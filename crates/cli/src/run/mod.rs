@@ -112,7 +112,7 @@ pub struct RunArgs {
     pub listen: SocketAddr,
 
     /// Record what each worker does, into a file of this folder (made if it is not there) for `paceline replay` and for
-    /// Perfetto. Any PyTorch program will do.
+    /// Perfetto. Any PyTorch program will do that trains by DDP or by our optimizer.
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
 

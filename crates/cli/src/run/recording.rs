@@ -25,7 +25,7 @@ impl Recording {
         let others = self.before.keys().filter(|path| !own.contains(*path)).count();
         (others > 0).then(|| {
             format!(
-                "{} has {others} files that are not of this job; commands that read the folder will read them, too",
+                "{} has {others} files that are not of this job; commands that read the folder leave out what another job recorded; empty it first to be sure",
                 self.folder.display()
             )
         })

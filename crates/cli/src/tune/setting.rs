@@ -72,6 +72,9 @@ impl Staging {
         let Some(mut layered) = loaded.job.layered.clone() else {
             return Err(refuse("tuning needs a trace that names layers"));
         };
+        if let (Some(peers), None) = (loaded.missing, self.workers) {
+            return Err(peers.not_enough_for("settings").into());
+        }
         if loaded.wire == WireSource::Nowhere {
             return Err(refuse(
                 "this trace does not show what the network carries; give --bandwidth",

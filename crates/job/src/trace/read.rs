@@ -320,11 +320,11 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
         }
         by_rank.insert(rank, worker);
     }
+    leave_out_other_jobs(&mut by_rank, &mut place);
     let worlds: BTreeSet<u32> = by_rank.values().filter_map(|worker| worker.world).collect();
     if worlds.len() > 1 {
         place.add(format!("workers disagree about how many they are: {worlds:?}"));
     }
-    report_other_jobs(&by_rank, &mut place);
     let mut trace = Trace { workers: by_rank.into_values().collect(), problems: Vec::new() };
     let (missing, world) = (trace.missing(), trace.world());
     if missing > 0 {
@@ -349,17 +349,17 @@ fn believable(piece: &Piece, place: &mut Problems) -> Option<Rank> {
     Some(rank)
 }
 
-/// Workers of ours that name other peers than the first one does were in another job. Where those listen tells two runs of
-/// one program apart: views change what is in force, not who takes part.
-fn report_other_jobs(by_rank: &BTreeMap<Rank, WorkerTrace>, place: &mut Problems) {
-    let mut ours = by_rank.values().filter_map(|worker| Some((worker, worker.view.as_ref()?)));
+/// Workers of ours that name other peers than the first one does were in another job: an older one, as a rule, that had more
+/// workers. Where those listen tells two runs of one program apart: views change what is in force, not who takes part.
+fn leave_out_other_jobs(by_rank: &mut BTreeMap<Rank, WorkerTrace>, place: &mut Problems) {
+    let mut ours = by_rank.values().filter_map(|worker| Some((worker.rank, worker.view.as_ref()?)));
     let Some((first, view)) = ours.next() else { return };
-    for (worker, other) in ours {
-        if other.workers != view.workers {
-            place.add(format!(
-                "the file of worker {} is of another job than that of worker {}: it names other workers",
-                worker.rank, first.rank
-            ));
-        }
+    let others = ours.filter(|(_, other)| other.workers != view.workers);
+    let others: Vec<Rank> = others.map(|(rank, _)| rank).collect();
+    for rank in others {
+        by_rank.remove(&rank);
+        place.add(format!(
+            "the file of worker {rank} is of another job than that of worker {first}: it names other workers, and is left out"
+        ));
     }
 }

@@ -119,8 +119,8 @@ pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>)
         problems.extend(more);
         return (vec![worker], problems);
     };
-    let world = about.hosts.len();
-    let mut by_rank: Vec<Vec<Event>> = vec![Vec::new(); world];
+    let there = about.hosts.len();
+    let mut by_rank: Vec<Vec<Event>> = vec![Vec::new(); there];
     let mut strangers = Problems::at(place);
     for event in events {
         let rank = match event.pid {
@@ -133,10 +133,11 @@ pub fn read(mut reader: Reader, place: &str) -> (Vec<WorkerTrace>, Vec<Problem>)
         }
     }
     problems.extend(strangers.into_list());
-    let mut workers = Vec::with_capacity(world);
+    let mut workers = Vec::with_capacity(there);
     for ((events, host), rank) in by_rank.into_iter().zip(&about.hosts).zip(0..) {
         let own = About { host: host.clone(), hosts: Vec::new(), ..about.clone() };
-        let header = Header::of_worker(Rank(rank), world as u32)
+        // Some may be missing, and then there may be more of them than anybody knows.
+        let header = Header::of_worker(Rank(rank), header.world())
             .with_base(header.base())
             .with(About::FIELD, serde_json::json!(own));
         let (mut worker, more) = assemble(&header, events, &format!("{place}, worker {rank}"));

@@ -12,12 +12,17 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a worker of a job, for a file that Perfetto and the tools around PyTorch's profiler open.
-    pub fn of_worker(rank: Rank, world: u32) -> Header {
+    /// Of a worker of a job, for a file that Perfetto and the tools around PyTorch's profiler open. How many workers there were
+    /// is not always known.
+    pub fn of_worker(rank: Rank, world: impl Into<Option<u32>>) -> Header {
+        let mut about = json!({"rank": rank.0});
+        if let Some(world) = world.into() {
+            about["world_size"] = json!(world);
+        }
         Header::default()
             .with("schemaVersion", 1)
             .with("displayTimeUnit", "ms")
-            .with("distributedInfo", json!({"rank": rank.0, "world_size": world}))
+            .with("distributedInfo", about)
     }
 
     /// Nanoseconds since 1970 to which the times of the events are added.
