@@ -455,6 +455,18 @@ fn recorded_steps(rank: u32, steps: u32, longer: u32) -> String {
 }
 
 #[test]
+fn a_program_that_ended_before_a_step_was_recorded_shows_none() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let text = recorded(rank).replace(r#""cat":"step""#, r#""cat":"begun""#);
+        fs::write(folder.path().join(format!("worker-{rank}.json")), text).unwrap();
+    }
+    let refused = paceline(&["replay", folder.path().to_str().unwrap()]);
+    let error = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(!refused.status.success() && error.contains("record several steps"), "{error}");
+}
+
+#[test]
 fn a_replay_and_a_planner_agree_about_a_step_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     for rank in 0..2 {

@@ -68,6 +68,10 @@ impl Job {
         let settings = trace.workers.iter().find_map(|worker| worker.view.as_ref());
         let settings = settings.map(|view| view.settings.clone());
         if trace.workers.iter().all(|worker| worker.steps.is_empty()) {
+            // Whoever knows layers marks steps: a program that ended before one was over shows none.
+            if trace.workers.iter().any(|worker| !worker.layers.is_empty()) {
+                return Err(BuildError::NoStep);
+            }
             return Job::from_trace(&as_one_step(trace)?, clocks);
         }
         let mut steps = common_steps(trace);
