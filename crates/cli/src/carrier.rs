@@ -3,7 +3,7 @@
 
 use crate::{
     exit::UsageError,
-    scenario::{Loaded, MemorySource, WireSource},
+    scenario::{Loaded, MemorySource, WireSource, met_on_one_host},
 };
 use paceline_job::{
     Link, Rank,
@@ -138,11 +138,13 @@ pub fn hosts(graph: &Graph) -> usize {
 
 /// The largest operations that not all of their workers recorded, if there are any. One worker whose trace does not say how many
 /// others there were is not taken to be alone.
-pub fn missing(trace: &Trace, job: &Job) -> Option<Peers> {
+pub fn missing(trace: &Trace, job: &Job, wire: WireSource) -> Option<Peers> {
     let (world, there) = (trace.world(), trace.workers.len());
     if job.layered.is_some() {
         let sends = !job.graph.operations.is_empty();
-        let peers = Peers { wanted: Some(world), there, can_be_copied: true };
+        // What memory carries between workers of one host is known from operations of all of them only.
+        let can_be_copied = !met_on_one_host(trace) || wire == WireSource::Given;
+        let peers = Peers { wanted: Some(world), there, can_be_copied };
         return (sends && there < world).then_some(peers);
     }
     let ranks: HashSet<Rank> = trace.workers.iter().map(|worker| worker.rank).collect();
@@ -159,8 +161,9 @@ pub fn missing(trace: &Trace, job: &Job) -> Option<Peers> {
         }
     }
     let unsaid = trace.workers.iter().all(|worker| worker.world.is_none());
-    if of_all && there == 1 && unsaid {
-        let wanted = largest.map(|(wanted, _)| wanted);
+    let partial = trace.workers.iter().any(|worker| worker.partial);
+    if of_all && there == 1 && unsaid || partial && largest.is_none() {
+        let wanted = largest.map(|(wanted, _)| wanted).or((there < world).then_some(world));
         return Some(Peers { wanted, there, can_be_copied: false });
     }
     if of_all && there < world {

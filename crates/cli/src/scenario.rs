@@ -27,6 +27,9 @@ use std::{
 /// Steps that are played at least, where layers are known: what crosses a step shows in the next one.
 const LEAST_STEPS: usize = 5;
 
+/// By so much a replay of recorded times may miss the step that was measured before it is said.
+const MOST_MISFIT: f64 = 0.05;
+
 /// A prediction that is off by more than this share of what was measured is no basis for answers.
 const MOST_OFF: f64 = 0.1;
 
@@ -81,6 +84,19 @@ impl Loaded {
         self.trace.workers.iter().any(|worker| worker.laid_out)
     }
 
+    /// Why not to believe the graph, if it does not give the steps that were measured although everything takes as long as recorded.
+    pub fn misfit(&self, skip: usize, recorded_ms: f64) -> Option<String> {
+        let error = recorded_ms / self.measured_ms(skip)? - 1.0;
+        (error.abs() > MOST_MISFIT).then(|| {
+            format!(
+                "with all times as recorded a step takes {:.0} % {} than was measured: workers began it apart, or the trace lacks something \
+                 that they waited for; answers are as far off",
+                100.0 * error.abs(),
+                if error < 0.0 { "less" } else { "more" },
+            )
+        })
+    }
+
     /// Why not to believe what engines predict of this job, if they are far from what was measured under the same conditions.
     pub fn doubt(&self, skip: usize, predicted_ms: f64) -> Option<String> {
         let error = predicted_ms / self.measured_ms(skip)? - 1.0;
@@ -94,14 +110,14 @@ impl Loaded {
             )
         })
     }
+}
 
-    /// Whether its workers say that all of them, missing ones too, are on one host.
-    pub fn met_on_one_host(&self) -> bool {
-        let views = self.trace.workers.iter().filter_map(|worker| worker.view.as_ref());
-        let mut hosts = views.map(|view| view.workers.iter().map(|worker| &worker.host));
-        let of_first: Option<BTreeSet<_>> = hosts.next().map(Iterator::collect);
-        of_first.is_some_and(|hosts| hosts.len() == 1)
-    }
+/// Whether workers of a trace say that all of them, missing ones too, are on one host.
+pub fn met_on_one_host(trace: &Trace) -> bool {
+    let views = trace.workers.iter().filter_map(|worker| worker.view.as_ref());
+    let mut hosts = views.map(|view| view.workers.iter().map(|worker| &worker.host));
+    let of_first: Option<BTreeSet<_>> = hosts.next().map(Iterator::collect);
+    of_first.is_some_and(|hosts| hosts.len() == 1)
 }
 
 /// A trace, as far as steps can be made of it.
@@ -190,7 +206,7 @@ pub fn load_step(path: &Path, conditions: &ConditionArgs, step: Option<u64>) -> 
     // Operations of others do not show what ours would take.
     let ours = trace.workers.iter().any(|worker| worker.view.is_some());
     let said = trace.workers.iter().find_map(|worker| worker.memory);
-    let missing = carrier::missing(&trace, &job);
+    let missing = carrier::missing(&trace, &job, source);
     // Nor do operations of which some workers are missing.
     let shows = ours && said.is_none() && missing.is_none();
     let shown = shows.then(|| memory(&scenario)).flatten();

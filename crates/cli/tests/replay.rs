@@ -283,6 +283,92 @@ fn a_worker_that_does_not_say_how_many_others_there_were_is_not_alone() {
 }
 
 #[test]
+fn groups_without_all_of_their_members_stay_so_when_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in [0, 2] {
+        let path = folder.path().join(format!("rank{rank}.json"));
+        profiled(&path, rank, 4);
+        let text = fs::read_to_string(&path).unwrap();
+        let group = format!(r#""Group size":2,"Process Group Ranks":"[{rank}, {}]""#, rank + 1);
+        fs::write(&path, text.replace(r#""Group size":4"#, &group)).unwrap();
+    }
+    let recorded = folder.path().to_str().unwrap().to_string();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let written = elsewhere.path().join("predicted.json.gz");
+    let written = written.to_str().unwrap();
+    report(&["replay", &recorded, "--trace-out", written]);
+    for trace in [recorded.as_str(), written] {
+        for command in [&["replay", "--what-if", "strategy=ring"][..], &["optimize"]] {
+            let arguments = [command, &[trace, "--bandwidth", "1gbit"]].concat();
+            let refused = paceline(&arguments);
+            let error = String::from_utf8_lossy(&refused.stderr).to_string();
+            assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {error}");
+            assert!(error.contains("traces of all workers"), "{arguments:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn one_worker_stands_for_all_also_where_they_do_more_than_sum() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let path = folder.path().join(format!("worker-{rank}.json"));
+        let mut file: Value = serde_json::from_str(&recorded(rank)).unwrap();
+        let events = file["traceEvents"].as_array_mut().unwrap();
+        let sums = events.iter().filter(|event| event["cat"] == "operation").cloned();
+        let gathers: Vec<Value> = sums
+            .map(|mut event| {
+                event["name"] = "counts".into();
+                event["args"]["operation"] = "all_gather".into();
+                event
+            })
+            .collect();
+        events.extend(gathers);
+        fs::write(path, file.to_string()).unwrap();
+    }
+    let trace = folder.path().to_str().unwrap();
+    let common = ["replay", trace, "--bandwidth", "1gbit"];
+    let asked = ["--alike", "--what-if", "strategy=ring+workers=4,1000"];
+    let found = report(&[&common[..], &asked].concat());
+    assert_eq!(answers(&found).len(), 2, "{found}");
+    assert!(notes(&found).contains("1 operations a step are no all-reduces"), "{found}");
+}
+
+#[test]
+fn what_was_predicted_does_not_take_the_place_of_what_was_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        fs::write(folder.path().join(format!("worker-{rank}.json")), recorded(rank)).unwrap();
+    }
+    let trace = folder.path().to_str().unwrap();
+    let common = ["replay", trace, "--bandwidth", "1gbit"];
+    let written = folder.path().join("a-prediction.json.gz");
+    let before = report(&[&common[..], &["--trace-out", written.to_str().unwrap()]].concat());
+    let after = report(&common);
+    assert_eq!(after["measured_step_ms"], before["measured_step_ms"], "{after}");
+    assert!(after["problems"].to_string().contains("is of rank 0 again"), "{after}");
+}
+
+#[test]
+fn tensors_of_impossible_sizes_are_refused_and_not_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("layers.csv");
+    fs::write(&path, "name,forward_ms,backward_ms,tensors\na,1,2,944294967295800\n").unwrap();
+    for asked in ["batch=2x", "workers=2"] {
+        let refused = paceline(&[
+            "replay",
+            path.to_str().unwrap(),
+            "--bandwidth",
+            "1gbit",
+            "--what-if",
+            asked,
+        ]);
+        let error = String::from_utf8_lossy(&refused.stderr).to_string();
+        assert!(refused.status.code() == Some(1) && error.contains("pieces"), "{asked}: {error}");
+    }
+}
+
+#[test]
 fn company_for_a_worker_that_sends_nothing_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let trace = profiled(&folder.path().join("alone.json"), 0, 1);

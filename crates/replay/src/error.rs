@@ -1,6 +1,6 @@
 //! What can be wrong with a cluster that somebody describes.
 
-use paceline_job::{LinkName, Rank};
+use paceline_job::{ByteSize, LinkName, Rank};
 use paceline_sync::strategy::UnknownStrategy;
 use std::sync::Arc;
 
@@ -45,6 +45,19 @@ pub enum ReplayError {
         "one worker cannot stand for all: that needs the strategy `ring`, one worker on each host, and wires alike"
     )]
     NotSymmetric,
+    /// Give a larger partition, or mend the sizes of operations.
+    #[error(
+        "operations of a step are {pieces} pieces of {partition}, and more than {most} would take hours and all memory: give a larger \
+         partition, or look whether tensors are as large as they say"
+    )]
+    TooManyPieces {
+        /// How many they are.
+        pieces: u64,
+        /// How large, at most.
+        partition: ByteSize,
+        /// How many can be played.
+        most: u64,
+    },
     /// A new view must have the members of the first: start another cluster for others.
     #[error("the next view has {next} workers, the cluster {now}")]
     Members {

@@ -170,6 +170,7 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
             loaded.trace.marked_steps()
         ));
     }
+    notes.extend(loaded.misfit(skip, recorded.step_ms(skip)));
     if let Some(path) = &arguments.conditions.in_force {
         let path = path.display();
         notes.push(format!(
@@ -198,6 +199,12 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
         notes.push(format!(
             "of {workers} workers {count} operations a step cannot have equal parts; they are taken to be a little longer, and all \
              workers to stay alike, which may be off by a few percent"
+        ));
+    }
+    let asymmetric = scenario.asymmetric();
+    if arguments.alike && asymmetric > 0 {
+        notes.push(format!(
+            "{asymmetric} operations a step are no all-reduces, in which one worker cannot stand for all: they are left out"
         ));
     }
     let report = Report::new(loaded, skip, &recorded, lumped.as_ref(), analysis, answers);

@@ -212,10 +212,7 @@ impl Case {
     /// the others are on that host as well.
     pub fn shares_the_host(&self, loaded: &Loaded) -> bool {
         let asks = self.changes.iter().any(|change| matches!(change, Change::Workers(_)));
-        let one_host = match loaded.missing {
-            Some(_) => loaded.met_on_one_host(),
-            None => Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory,
-        };
+        let one_host = Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory;
         let more = self.workers(loaded) > loaded.scenario.graph.workers.len();
         asks && more && one_host && !self.knows_wires(loaded)
     }

@@ -62,7 +62,7 @@ pub fn trace(loaded: &Loaded, played: &Played) -> io::Result<Vec<u8>> {
                     Some(id) => {
                         let (name, uses) = &names[id.index()];
                         let event = Event::complete(name.clone(), from, length);
-                        described(event, loaded, &graph.operations[id.index()], *uses)
+                        described(event, &graph.operations[id.index()], *uses)
                     }
                     None => Event::complete(bar.name, from, length).category(bar.look.name()),
                 };
@@ -87,10 +87,12 @@ fn header(loaded: &Loaded) -> io::Result<Header> {
         layers: layered.map(|layered| layered.layers.clone()).unwrap_or_default(),
         crosses_step: layered.is_some_and(|layered| layered.crosses_step),
         dropped: 0,
+        partial: loaded.missing.is_some(),
     };
     // Whoever reads it should know of those who are missing.
+    let said = loaded.trace.workers.iter().any(|worker| worker.world.is_some());
     let world = match loaded.missing {
-        Some(peers) => peers.wanted.map(|wanted| wanted as u32),
+        Some(_) => said.then_some(loaded.trace.world() as u32),
         None => Some(graph.workers.len() as u32),
     };
     let header = Header::of_worker(Rank(0), world).with("predicted", true);
@@ -160,7 +162,7 @@ fn group_name(layered: &Layered, group: &Group, place: usize) -> String {
 }
 
 /// What readers must know of an operation to find it on other workers.
-fn described(event: Event, loaded: &Loaded, operation: &Operation, uses: u64) -> Event {
+fn described(event: Event, operation: &Operation, uses: u64) -> Event {
     let event = event
         .category(words::OPERATION)
         .with(words::OPERATION, operation.kind.word())
@@ -168,9 +170,7 @@ fn described(event: Event, loaded: &Loaded, operation: &Operation, uses: u64) ->
         .with(words::BYTES, operation.bytes())
         .with(words::DTYPE, operation.dtype.to_string())
         .with(words::PRIORITY, operation.priority);
-    // Those of all who are there are of those who are missing, too.
-    let everybody = operation.members.len() == loaded.job.graph.workers.len();
-    if operation.members.is_empty() || loaded.missing.is_some() && everybody {
+    if operation.members.is_empty() {
         return event;
     }
     event.with(words::RANKS, json!(operation.members))

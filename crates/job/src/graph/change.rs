@@ -86,6 +86,18 @@ impl Graph {
         self
     }
 
+    /// Without operations of which this is so: nobody posts them, and whoever waited for them goes on.
+    pub fn without_operations(mut self, is_so: impl Fn(&Operation) -> bool) -> Graph {
+        for node in &mut self.nodes {
+            if let Role::Post(operation) | Role::Await(operation) = node.role
+                && is_so(&self.operations[operation.index()])
+            {
+                node.role = Role::Work;
+            }
+        }
+        self
+    }
+
     /// So many workers: the first ones of those there are, or copies of them in turn, each copy on a host of its own kind
     /// (workers that shared a host share the copy's). Operations of all workers have all the new ones; others are
     /// dropped with those who waited for them, because nobody knows who would take part.
@@ -106,11 +118,6 @@ impl Graph {
                 places[id.index()] = NodeId(graph.nodes.len() as u32);
                 let mut node = self.nodes[id.index()].clone();
                 node.rank = Rank(number as u32);
-                if let Role::Post(operation) | Role::Await(operation) = node.role
-                    && !self.operations[operation.index()].members.is_empty()
-                {
-                    node.role = Role::Work;
-                }
                 graph.nodes.push(node);
             }
             for &id in &lists[original] {
@@ -130,7 +137,7 @@ impl Graph {
             }
             graph.workers.push(worker);
         }
-        graph
+        graph.without_operations(|operation| !operation.members.is_empty())
     }
 
     fn nodes_by_worker(&self) -> Vec<Vec<NodeId>> {

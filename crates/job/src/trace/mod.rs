@@ -136,6 +136,9 @@ pub struct WorkerTrace {
     pub steps: Vec<Step>,
     /// What is known to be missing.
     pub lost: Lost,
+    /// Whether workers take part in its operations that are not in it, although nothing else shows it: in predictions that were made
+    /// of such a trace.
+    pub partial: bool,
     /// Whether only lengths were recorded, and when things began follows from them and from what waits for what: then nobody
     /// measured a step.
     pub laid_out: bool,

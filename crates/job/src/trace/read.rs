@@ -299,7 +299,9 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
     let mut by_rank: BTreeMap<Rank, WorkerTrace> = BTreeMap::new();
     let believed = |piece: Piece| Piece { rank: believable(&piece, &mut place), ..piece };
     let pieces = pieces.into_iter().map(believed);
-    let (named, nameless): (Vec<_>, Vec<_>) = pieces.partition(|it| it.rank.is_some());
+    let (mut named, nameless): (Vec<_>, Vec<_>) = pieces.partition(|it| it.rank.is_some());
+    // What was predicted does not take the place of what was recorded.
+    named.sort_by_key(|piece| piece.worker.common_clock.is_some());
     let alone = named.is_empty() && nameless.len() == 1;
     for piece in named.into_iter().chain(nameless) {
         // Bounded: among as many ranks as there are workers and one more, one is free.
@@ -321,6 +323,12 @@ fn assemble(pieces: Vec<Piece>, mut problems: Vec<Problem>, path: &Path) -> Trac
         by_rank.insert(rank, worker);
     }
     leave_out_other_jobs(&mut by_rank, &mut place);
+    if by_rank.len() > 1 && by_rank.values().all(|worker| worker.world.is_none()) {
+        place.add(format!(
+            "no file says how many workers there were; these {} are taken for all",
+            by_rank.len()
+        ));
+    }
     let worlds: BTreeSet<u32> = by_rank.values().filter_map(|worker| worker.world).collect();
     if worlds.len() > 1 {
         place.add(format!("workers disagree about how many they are: {worlds:?}"));

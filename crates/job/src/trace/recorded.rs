@@ -71,6 +71,9 @@ pub struct About {
     /// Events that were lost because something could not keep up.
     #[serde(default)]
     pub dropped: u64,
+    /// Whether workers take part in operations that are in no file, in a prediction.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 impl About {
@@ -235,6 +238,7 @@ fn about(header: &Header, worker: &mut WorkerTrace, problems: &mut Problems) {
             worker.memory = about.memory;
             worker.layers = about.layers;
             worker.crosses_step = about.crosses_step;
+            worker.partial = about.partial;
         }
         Err(error) => problems.add(format!("what Paceline says about the file is no use: {error}")),
     }
@@ -426,6 +430,7 @@ mod tests {
             layers: layers.to_vec(),
             crosses_step: true,
             dropped: 2,
+            partial: false,
         };
         Header::of_worker(Rank(1), 4).with_base(1000).with("paceline", json!(about))
     }

@@ -136,6 +136,7 @@ fn a_file_of_another_job_in_the_folder_is_left_out() {
             layers: Vec::new(),
             crosses_step: false,
             dropped: 0,
+            partial: false,
         };
         let mut made = Made::new(rank, 2);
         made.header = made.header.with(About::FIELD, serde_json::to_value(about).unwrap());

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Cluster, ClusterConfig, Waits, error::ReplayError};
 use paceline_job::{
-    Rank, Rate, ReduceOp, Time, Topology, View,
+    ByteSize, Rank, Rate, ReduceOp, Time, Topology, View,
     graph::{Graph, Operation, OperationId, OperationKind},
 };
 use paceline_sync::{
@@ -16,6 +16,9 @@ use paceline_sync::{
     metrics::Totals,
 };
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+/// Pieces that operations of a step may be cut into: those of a terabyte, at the usual size.
+const MOST_PIECES: u64 = 1 << 20;
 
 /// How operations take time.
 #[derive(Clone, Debug)]
@@ -134,6 +137,7 @@ impl Remote {
                     let (now, next) = (graph.workers.len(), workers);
                     return Err(ReplayError::Members { now, next });
                 }
+                refuse_too_many_pieces(graph, view.settings.partition)?;
                 let cluster = Cluster::new(view.clone(), topology, ClusterConfig::clone(config))?;
                 return Ok(Remote::Engines(Box::new(cluster)));
             }
@@ -293,6 +297,19 @@ fn wire_bytes(operation: &Operation, workers: usize) -> f64 {
         OperationKind::AllGather => (members - 1.0) * bytes,
         OperationKind::Broadcast | OperationKind::Reduce | OperationKind::SendReceive => bytes,
         OperationKind::Barrier => 0.0,
+    }
+}
+
+/// Sizes come from files that say what they like, and engines hold something for each piece.
+fn refuse_too_many_pieces(graph: &Graph, partition: ByteSize) -> Result<(), ReplayError> {
+    let size = partition.0.max(1);
+    let sizes = graph.operations.iter().map(|operation| operation.bytes().div_ceil(size));
+    let pieces = sizes.fold(0_u64, u64::saturating_add) / u64::from(graph.steps.max(1));
+    match pieces {
+        pieces if pieces > MOST_PIECES => {
+            Err(ReplayError::TooManyPieces { pieces, partition, most: MOST_PIECES })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,8 @@ use super::{Network, Played, play};
 use crate::{ClusterConfig, error::ReplayError};
 use paceline_job::{
     ByteSize, Dtype, Host, Link, Measured, ParseQuantityError, Rate, Settings, StrategyChoice,
-    Topology, View, WrittenDuration, graph::Graph,
+    Topology, View, WrittenDuration,
+    graph::{Graph, Operation, OperationKind},
 };
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -28,6 +29,11 @@ pub struct Scenario {
     pub config: ClusterConfig,
 }
 
+/// Whether all of its members do the same.
+fn is_symmetric(operation: &Operation) -> bool {
+    operation.kind == OperationKind::AllReduce && operation.members.is_empty()
+}
+
 impl Scenario {
     /// The network of engines that these conditions make.
     pub fn network(&self) -> Network {
@@ -48,10 +54,12 @@ impl Scenario {
     }
 
     /// The same job on so many workers like the first of this one, of which one stands for all: see
-    /// [`ClusterConfig::mirrored`]. Tensors grow to whole multiples of the number of workers, and chunks shrink to them: then this is
-    /// what playing all of them gives. Of other lengths workers have unequal parts, so that they are no longer alike.
+    /// [`ClusterConfig::mirrored`]. Operations of which members do not do the same, all but all-reduces, are left out. Tensors
+    /// grow to whole multiples of the number of workers, and chunks shrink to them: then this is what playing all of them gives.
+    /// Of other lengths workers have unequal parts, so that they are no longer alike.
     pub fn play_mirrored(&self, workers: usize) -> Result<Played, ReplayError> {
-        let graph = self.graph.with_workers(1).padded(workers as u64);
+        let graph = self.graph.with_workers(1).without_operations(|one| !is_symmetric(one));
+        let graph = graph.padded(workers as u64);
         let widest = graph.operations.iter().map(|operation| operation.dtype.size()).max();
         let unit = (workers * widest.unwrap_or(1)) as u64;
         let partition = ByteSize((self.settings.partition.0 / unit).max(1) * unit);
@@ -64,9 +72,17 @@ impl Scenario {
 
     /// How many operations of a step [`Scenario::play_mirrored`] takes to be longer than they are.
     pub fn uneven(&self, workers: usize) -> usize {
-        let operations = self.graph.operations.iter();
-        let uneven = operations.filter(|one| one.elements % workers.max(1) as u64 > 0).count();
-        uneven.div_ceil(self.graph.steps.max(1) as usize)
+        self.in_a_step(|one| is_symmetric(one) && one.elements % workers.max(1) as u64 > 0)
+    }
+
+    /// How many operations of a step [`Scenario::play_mirrored`] leaves out.
+    pub fn asymmetric(&self) -> usize {
+        self.in_a_step(|one| !is_symmetric(one))
+    }
+
+    fn in_a_step(&self, is_so: impl Fn(&Operation) -> bool) -> usize {
+        let found = self.graph.operations.iter().filter(|one| is_so(one)).count();
+        found.div_ceil(self.graph.steps.max(1) as usize)
     }
 
     /// Play it through the engines.

@@ -131,6 +131,7 @@ pub(crate) fn write<W: Write>(
         layers: facts.description.layers.clone(),
         crosses_step: facts.description.crosses_step,
         dropped: facts.dropped,
+        partial: false,
     };
     let header = Header::of_worker(facts.rank, size)
         .with_base(facts.wall as i64)
