@@ -1,4 +1,7 @@
-"""One worker of `convergence.py`: models, data and training. It prints one line of JSON for each run, on worker 0."""
+"""One worker of `convergence.py`: models, data and training. It prints one line of JSON for each run, on worker 0.
+
+On a host of a testbed it finds the others by itself: the first of them starts the job's coordinator.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import gzip
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,18 +28,29 @@ CONTEXT = 32
 HELD_OUT = 0.1
 #: Samples that a model is judged by: enough for a standard error of half a percent.
 JUDGED = 10_000
+#: The same while it is trained, where it is told how long that takes.
+JUDGED_AT_TIMES = 2_000
+#: Ways of workers that average their parameters in groups.
+GROUPS = ("shuffle", "shuffle:16", "gossip")
+#: Where the coordinator listens on a testbed.
+PORT = 29400
 
 
 class Convolutional(nn.Module):
-    def __init__(self) -> None:
+    """Two convolutions; the wide one has a layer more, and 0.9 MB of parameters."""
+
+    def __init__(self, wide: bool) -> None:
         super().__init__()
-        self.first = nn.Conv2d(1, 8, 5, stride=2, padding=2)
-        self.second = nn.Conv2d(8, 16, 5, stride=2, padding=2)
-        self.last = nn.Linear(16 * 7 * 7, 10)
+        width = 16 if wide else 8
+        self.first = nn.Conv2d(1, width, 5, stride=2, padding=2)
+        self.second = nn.Conv2d(width, 2 * width, 5, stride=2, padding=2)
+        pixels = 2 * width * 7 * 7
+        self.third = nn.Linear(pixels, 128) if wide else None
+        self.last = nn.Linear(128 if wide else pixels, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        hidden = functional.relu(self.second(functional.relu(self.first(images))))
-        return self.last(hidden.flatten(1))
+        hidden = functional.relu(self.second(functional.relu(self.first(images)))).flatten(1)
+        return self.last(hidden if self.third is None else functional.relu(self.third(hidden)))
 
 
 class Block(nn.Module):
@@ -137,44 +152,85 @@ class Text:
 
 def main() -> None:
     told = json.loads(sys.argv[1])
-    os.environ["PACELINE_HOST"] = f"host{os.environ['RANK']}"
     torch.set_num_threads(1)
+    if "TESTBED_HOST" in os.environ:
+        meet(told)
+    os.environ["PACELINE_HOST"] = f"host{os.environ['RANK']}"
     pl.init()
-    images = Images(told["images"]) if {"cnn", "transformer"} & set(told["tasks"]) else None
+    images = Images(told["images"]) if {"cnn", "wide", "transformer"} & set(told["tasks"]) else None
     text = Text() if "text" in told["tasks"] else None
-    for seed in range(told["seeds"]):
-        for task in told["tasks"]:
-            for way in told["ways"]:
-                run = train(task, way, seed, told, text if task == "text" else images)
+    for task in told["tasks"]:
+        data = text if task == "text" else images
+        for way in told["ways"]:
+            factor = best_rate(task, way, told, data)
+            for seed in range(told["seeds"]):
+                run = train(task, way, seed, factor, told, data)
                 if pl.rank() == 0:
-                    print(json.dumps({"task": task, "way": way, "seed": seed, **run}), flush=True)
+                    print(json.dumps({"task": task, "way": way, "seed": seed, "rate": factor, **run}), flush=True)
     pl.shutdown()
 
 
-def train(task: str, way: str, seed: int, told: dict[str, Any], data: Any) -> dict[str, float]:
+def best_rate(task: str, way: str, told: dict[str, Any], data: Any) -> float:
+    """Of those to choose from, as multiples of the usual learning rate: what does best with a seed that does not count."""
+    rates: list[float] = told["rates"]
+    if len(rates) == 1:
+        return rates[0]
+    accuracies = [train(task, way, told["seeds"], factor, told, data)["accuracy"] for factor in rates]
+    # Only the first worker knows.
+    best = torch.tensor([float(max(range(len(rates)), key=lambda place: accuracies[place]))])
+    return rates[int(pl.broadcast(best, root_rank=0, name=f"{task} {way} rate"))]
+
+
+def meet(told: dict[str, Any]) -> None:
+    """Say where the others are. What brings them together runs beside the first, and ends when all have left."""
+    address = f"{os.environ['TESTBED_ADDRESSES'].split(',')[0]}:{PORT}"
+    rank, size = os.environ["TESTBED_HOST"], os.environ["TESTBED_HOSTS"]
+    os.environ.update(RANK=rank, WORLD_SIZE=size, PACELINE_COORDINATOR=address, PACELINE_INSECURE="1")
+    if rank == "0":
+        command = [told["paceline"], "coordinator", "--listen", address, "--size", size, "--plan", told["plan"]]
+        subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def train(task: str, way: str, seed: int, factor: float, told: dict[str, Any], data: Any) -> dict[str, Any]:
     torch.manual_seed(seed)
     model, inner = made(task, way, data)
     optimizer = pl.DistributedOptimizer(inner, model, mode=mode(way, told["steps"]))
+    rates = [factor * group["lr"] for group in inner.param_groups]
     batches = data.batches(told["batch"], seed)
-    began = time.monotonic()
-    for _ in range(told["steps"]):
+    reached: list[tuple[int, float, float]] = []
+    seconds, since = 0.0, time.monotonic()
+    for step in range(told["steps"]):
+        # In the second half it falls to nothing, as in any training that is to come to an end.
+        left = min(1.0, 2 * (1 - step / told["steps"]))
+        for group, rate in zip(inner.param_groups, rates):
+            group["lr"] = left * rate
         inputs, labels = next(batches)
         functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
+        if told["judge"] and (step + 1) % told["judge"] == 0:
+            # Of this worker's own copy, while nobody trains; that time does not count.
+            optimizer.drain()
+            pl.barrier()
+            seconds += time.monotonic() - since
+            if pl.rank() == 0:
+                inputs, labels = data.judged()
+                reached.append((step + 1, seconds, judge(model, inputs[:JUDGED_AT_TIMES], labels[:JUDGED_AT_TIMES])))
+            pl.barrier()
+            since = time.monotonic()
     optimizer.switch("synchronous")
-    seconds = time.monotonic() - began
+    seconds += time.monotonic() - since
     optimizer.close()
     accuracy = judge(model, *data.judged()) if pl.rank() == 0 else 0.0
     pl.barrier()
-    return {"accuracy": accuracy, "seconds": seconds}
+    return {"accuracy": accuracy, "seconds": seconds, "reached": reached}
 
 
 def made(task: str, way: str, data: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
     # Servers apply the gradients of all workers one after another, which otherwise are averaged first.
     scale = 1.0 / pl.size() if way == "asynchronous" else 1.0
-    if task == "cnn":
-        model: nn.Module = Convolutional()
+    if task in ("cnn", "wide"):
+        model: nn.Module = Convolutional(task == "wide")
         return model, torch.optim.SGD(model.parameters(), lr=0.05 * scale, momentum=0.9)
     model = OverPatches() if task == "transformer" else OverCharacters(data.characters)
     return model, torch.optim.Adam(model.parameters(), lr=0.002 * scale)
@@ -187,7 +243,7 @@ def mode(way: str, steps: int) -> Any:
         return pl.LocalSGD(every=8)
     if way == "asynchronous":
         return pl.Asynchronous(staleness=4)
-    return "synchronous" if way == "bsp" else "groups"
+    return "groups" if way in GROUPS else "synchronous"
 
 
 @torch.no_grad()

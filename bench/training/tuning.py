@@ -213,7 +213,7 @@ class Bench:
                 speeds.append(known[conditions])
                 continue
             self._say(f"{setting}: phase {place + 1} of {len(self._phases)}")
-            ends = [end for end in self._job(setting, phase.lines, self._options.probe, {}) if end >= 0]
+            ends = [end for end in self.job(setting, phase.lines, self._options.probe, {}) if end >= 0]
             counted = ends[WARMUP:] if len(ends) > WARMUP + 2 else ends
             lengths = [later - sooner for sooner, later in zip(counted, counted[1:])]
             if not lengths:
@@ -229,11 +229,13 @@ class Bench:
             log = (self._options.logs or pathlib.Path(folder)) / f"{method}.jsonl"
             log.unlink(missing_ok=True)
             extra = {} if method == "default" else {"PACELINE_TUNE": method, "PACELINE_TUNE_LOG": str(log)}
-            ends = self._job(BEGINNING, tuple(self._lines), self._options.length, extra)
+            ends = self.job(BEGINNING, tuple(self._lines), self._options.length, extra)
             decisions = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         return ends, decisions
 
-    def _job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
+    def job(
+        self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str], more: str = ""
+    ) -> list[float]:
         """Train for so long. When steps ended, since the beginning of the script."""
         strategy, partition, credit = setting.split()
         start = self._options.start
@@ -243,7 +245,7 @@ class Bench:
         job = {
             "profile": self._profile.written(), "seconds": seconds, "delay": start, "slowness": slow,
             "real": self._options.profile if self._options.real else None,
-            "settings": f"--strategy {strategy} --partition {partition} --credit {credit}",
+            "settings": f"--strategy {strategy} --partition {partition} --credit {credit} {more}",
         }  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="paceline-tuning-") as name:
             folder = pathlib.Path(name)
