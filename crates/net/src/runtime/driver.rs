@@ -483,6 +483,13 @@ impl Driver {
 
     /// Before sleeping: peers must ring from now on. False if something has come meanwhile.
     pub(crate) fn fall_asleep(&mut self) -> bool {
+        // Nobody may sleep on what it could send: others would wait for it, and it for them.
+        self.copies.unbounded = true;
+        let sent = self.flush();
+        self.copies.unbounded = false;
+        if sent {
+            return false;
+        }
         self.asleep.fall_asleep();
         let waiting = self
             .links

@@ -31,7 +31,8 @@ use std::{
 /// Payload up to this size travels inside the ring; beyond it a reference is cheaper than two copies.
 const INLINE_BYTES: usize = 8 << 10;
 
-/// Bytes of private memory copied for peers and not yet released. Small enough to stay in cache.
+/// Bytes of private memory copied for peers and not yet released. Small enough to stay in cache. Only those who have something
+/// else to do keep to it: peers may hold what they have until they get what waits here.
 const COPIES_BYTES: u64 = 4 << 20;
 
 /// Records handled before other links get their turn.
@@ -564,6 +565,8 @@ pub(crate) struct Copies {
     free: Vec<u32>,
     by_source: FxHashMap<(Loc, usize), u32>,
     bytes: u64,
+    /// Whether to copy whatever waits.
+    pub unbounded: bool,
 }
 
 #[derive(Debug)]
@@ -589,7 +592,7 @@ impl Copies {
             return Ok(Some((place.offset, *copy)));
         }
         let bytes = len as u64;
-        if self.bytes > 0 && self.bytes + bytes > COPIES_BYTES {
+        if self.bytes > 0 && self.bytes + bytes > COPIES_BYTES && !self.unbounded {
             return Ok(None);
         }
         let offset = store.take(bytes)?;
