@@ -49,4 +49,6 @@ pub use runtime::{
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
 pub use survey::survey;
-pub use worker::{Entry as WorkerEntry, Measuring, Operation, Region, Worker, WorkerConfig};
+pub use worker::{
+    Entry as WorkerEntry, Gathering, Measuring, Operation, Region, Worker, WorkerConfig,
+};

@@ -13,7 +13,7 @@ use crate::{
     },
     runtime::{
         crew::LostSink,
-        driver::Rigging,
+        driver::{Relics, Rigging},
         helm::{Helm, lock},
         mesh::{self, Transport},
     },
@@ -64,6 +64,8 @@ struct State {
     rigged: Option<(Ballot, Option<Rigging>)>,
     /// This worker takes no further part, and why.
     removed: Option<String>,
+    /// What is left of views before, at most one for each that was entered since the thread last looked.
+    relics: Vec<Relics>,
     stop: bool,
 }
 
@@ -72,6 +74,7 @@ enum Next {
     Connect(Arc<View>),
     Gather(Ballot, Arc<View>),
     Dismiss(String),
+    Clear(Vec<Relics>),
     Stop,
 }
 
@@ -146,6 +149,12 @@ impl Succession {
         rigging.filter(|rigging| **rigging.engine.view() == *view)
     }
 
+    /// The view before is left: clear away what it was worked in, when nothing else is to be done.
+    pub(crate) fn leave_behind(&self, relics: Relics) {
+        lock(&self.target.state).relics.push(relics);
+        self.target.changed.notify_all();
+    }
+
     pub(crate) fn stop(&mut self) {
         lock(&self.target.state).stop = true;
         self.target.changed.notify_all();
@@ -175,6 +184,9 @@ impl Target {
                 }
                 _ => {}
             }
+            if !state.relics.is_empty() {
+                return Next::Clear(std::mem::take(&mut state.relics));
+            }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -201,6 +213,10 @@ impl Builder {
                 Next::Stop => return,
                 Next::Connect(view) => (view, UNASKED),
                 Next::Gather(ballot, view) => (view, ballot),
+                Next::Clear(relics) => {
+                    drop(relics);
+                    continue;
+                }
                 Next::Dismiss(reason) => {
                     self.helm.with(|driver| driver.dismiss(&reason));
                     self.helm.stir();
@@ -232,8 +248,9 @@ impl Builder {
             return;
         }
         if let Some(rigging) = rigging {
-            self.helm.with(|driver| driver.succeed(rigging));
+            let relics = self.helm.with(|driver| driver.succeed(rigging));
             self.helm.stir();
+            drop(relics);
         }
         let mut state = lock(&self.target.state);
         state.view.take_if(|latest| latest.version == view.version);

@@ -5,7 +5,7 @@
 mod elastic;
 mod share;
 
-pub use elastic::Entry;
+pub use elastic::{Entry, Gathering};
 pub use share::Region;
 
 use crate::{

@@ -131,6 +131,14 @@ impl Worker {
         Ok(entry.step)
     }
 
+    /// Where others last came or went: the seconds that this worker waited for operations of the steps before, and then, with
+    /// nothing in progress, until the next step had begun.
+    #[getter]
+    fn last_gathering(&self) -> Option<(f64, f64)> {
+        let gathering = self.read().as_ref().and_then(Running::last_gathering)?;
+        Some((gathering.settling.as_secs_f64(), gathering.still.as_secs_f64()))
+    }
+
     /// Everybody gets the bytes of those who have the state: `regions` are `(address, bytes)`, of the same lengths on all
     /// workers. The caller keeps that memory, and leaves it alone meanwhile.
     fn share(

@@ -5,7 +5,7 @@
 mod line;
 mod views;
 
-pub(crate) use views::Rigging;
+pub(crate) use views::{Relics, Rigging};
 
 use super::{
     carried::Counting,

@@ -16,7 +16,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// What a worker of an elastic job has besides.
@@ -29,6 +29,16 @@ pub(super) struct Elastic {
     outside: AtomicBool,
     /// Whether others entered with the step that it is in.
     newcomers: AtomicBool,
+    gathering: Mutex<Option<Gathering>>,
+}
+
+/// What a worker waited for where others came or went before a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// For operations of the steps before.
+    pub settling: Duration,
+    /// Then for all others, and until the step had begun: nothing of this worker's was in progress.
+    pub still: Duration,
 }
 
 impl Elastic {
@@ -39,7 +49,8 @@ impl Elastic {
         outside: bool,
     ) -> Elastic {
         let (outside, newcomers) = (AtomicBool::new(outside), AtomicBool::new(false));
-        Elastic { me, succession, accounts, outside, newcomers }
+        let gathering = Mutex::new(None);
+        Elastic { me, succession, accounts, outside, newcomers, gathering }
     }
 }
 
@@ -84,6 +95,11 @@ impl Worker {
         self.elastic.as_ref().is_some_and(|elastic| elastic.newcomers.load(Ordering::Relaxed))
     }
 
+    /// What this worker waited for where others last came or went, if they did.
+    pub fn last_gathering(&self) -> Option<Gathering> {
+        self.elastic.as_ref().and_then(|elastic| *lock(&elastic.gathering))
+    }
+
     /// Ask for another number of workers: those that are too many leave, and more are started where somebody can start
     /// them. Each is a change of members at some step soon after.
     pub fn propose_members(&self, size: usize) -> Result<()> {
@@ -124,6 +140,8 @@ impl Worker {
         settle: impl FnOnce(),
     ) -> Result<Begun> {
         let mut settle = Some(settle);
+        let since = Instant::now();
+        let mut idle = None;
         // Each turn begins a step or gathers for a view that was agreed on; waits are bounded there.
         loop {
             let next = step.unwrap_or_else(|| self.control.next_step());
@@ -137,26 +155,35 @@ impl Worker {
                     if let Some(settle) = settle.take() {
                         settle();
                     }
-                    self.gather(elastic, ballot);
+                    idle = self.gather(elastic, ballot, since);
                 }
                 Turn::Begun(begun) => {
                     if let Some(settle) = settle.take().filter(|_| begun.entered) {
                         settle();
                     }
-                    return self.put_in_force(elastic, begun);
+                    let begun = self.put_in_force(elastic, begun)?;
+                    if let Some(idle) = idle {
+                        let (settling, still) = (idle - since, idle.elapsed());
+                        *lock(&elastic.gathering) = Some(Gathering { settling, still });
+                    }
+                    return Ok(begun);
                 }
             }
         }
     }
 
-    /// Be idle and connected, and say so; or find that it came to nothing.
-    fn gather(&self, elastic: &Elastic, ballot: Ballot) {
+    /// Be idle and connected, and say so: since when it is idle, if not since `before`. Or find that it came to nothing.
+    fn gather(&self, elastic: &Elastic, ballot: Ballot, before: Instant) -> Option<Instant> {
         let limit = self.view().settings.timeout;
-        if elastic.succession.is_rigged(ballot, limit) {
+        let is_idle = |driver: &mut Driver| driver.crew().is_none_or(|crew| crew.is_idle());
+        let was_idle = self.helm.with(is_idle);
+        elastic.succession.is_rigged(ballot, limit).then(|| {
             // A loss before may be recovered from only now: connections of that view came first.
             self.drive_until(None, |crew| crew.is_idle());
+            let idle = if was_idle { before } else { Instant::now() };
             self.control.gathered(ballot);
-        }
+            idle
+        })
     }
 
     fn put_in_force(&self, elastic: &Elastic, mut begun: Begun) -> Result<Begun> {
@@ -169,12 +196,14 @@ impl Worker {
             let rigging = elastic.succession.take_rigging(&view);
             let rigging = rigging.ok_or(NetError::Removed)?;
             // At once, so that nothing that follows this view comes in between.
-            self.helm.with(|driver| {
-                driver.replace(rigging, step);
+            let relics = self.helm.with(|driver| {
+                let relics = driver.replace(rigging, step);
                 begin(driver, step);
+                relics
             });
             self.helm.stir();
             self.control.entered();
+            elastic.succession.leave_behind(relics);
         } else {
             if begun.entered {
                 self.install(&view, step);

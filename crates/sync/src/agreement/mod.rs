@@ -9,7 +9,7 @@
 //!    ([`Objection::Overtaken`]).
 //! 2. The registrar chooses a step beyond every step it knows to be begun and asks all workers to *prepare* under a
 //!    fresh [`Ballot`]. A worker that has not begun that step *promises* not to, before it knows the outcome; another
-//!    *refuses*, and says which step it may begin next. Then a later step is tried, with twice the distance, at most
+//!    *refuses*, and says which step it may begin next. Then a later step is tried, at a growing distance, at most
 //!    [`ATTEMPTS`] times.
 //! 3. When all have promised, the registrar *commits*. For other settings that is all: a worker that begins the step, or
 //!    a later one, puts the view in force first and says so. The next change is looked at when all have.
@@ -53,7 +53,7 @@ pub use message::{Agreed, Ballot, Objection, ToParticipant, ToRegistrar};
 pub use participant::{Begin, CannotPropose, Heard, Participant};
 pub use registrar::{Limits, Minutes, Registrar, Summons};
 
-/// How often a proposal is tried with a later step. The distance doubles each time: workers would have to begin
+/// How often a proposal is tried with a later step. The distance doubles from the third time on: workers would have to begin
 /// thousands of steps while one message is on its way.
 pub const ATTEMPTS: u32 = 14;
 

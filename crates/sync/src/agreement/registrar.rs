@@ -347,11 +347,12 @@ impl Registrar {
         self.check_limits(proposal)
     }
 
-    /// A step for the attempt of this number that nobody is known to have begun, if there is one.
+    /// A step for the attempt of this number that nobody is known to have begun, if there is one. What is known of where workers are
+    /// may be old the first time.
     fn free_step(&self, count: u32) -> Option<u64> {
         let present = self.workers.values().map(|standing| standing.next);
         let known = present.fold(self.left.max(self.since + 1), u64::max);
-        let step = known + (1 << (count - 1));
+        let step = known + (1 << count.saturating_sub(2));
         (count <= ATTEMPTS && step <= MAXIMUM_STEP).then_some(step)
     }
 
@@ -506,7 +507,7 @@ mod tests {
             let next = step + 5;
             registrar.hear(WorkerId(1), ToRegistrar::Refuse { ballot, next }, &mut said);
             let (_, step) = prepared(&said);
-            assert_eq!(step, next + (1 << (count - 1)));
+            assert_eq!(step, next + (1 << (count - 2)));
             assert!(step > last);
             last = step;
         }
@@ -594,7 +595,7 @@ mod tests {
         let (mut registrar, mut said) = registrar(2);
         registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         registrar.hear(WorkerId(1), ToRegistrar::Leave { next: 30 }, &mut said);
-        assert_eq!(prepared(&said).1, 32);
+        assert_eq!(prepared(&said).1, 31);
         promise_all(&mut registrar, &[0], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
     }

@@ -2,7 +2,10 @@
 //! Which view comes, and when, is decided elsewhere.
 
 use super::{AsleepWord, Copies, Driver, Link};
-use crate::runtime::memory::{Memory, Store};
+use crate::runtime::{
+    memory::{Memory, Store},
+    segment::Segment,
+};
 use paceline_job::View;
 use paceline_sync::{
     engine::Engine,
@@ -23,6 +26,15 @@ impl fmt::Debug for Rigging {
     }
 }
 
+/// What a view before was worked in. To unmap what workers shared takes tens of milliseconds: drop it where nobody waits.
+pub(crate) struct Relics {
+    // The links go first: nothing may be read into memory that is named no longer.
+    _links: Vec<Option<Link>>,
+    _copies: Copies,
+    _memory: Memory,
+    _departed: Vec<Arc<Segment>>,
+}
+
 impl Driver {
     /// Other settings are in force from this step on, for the same workers. A view that others have overtaken is left out.
     pub(crate) fn install(&mut self, view: Arc<View>, step: u64) {
@@ -38,42 +50,45 @@ impl Driver {
     }
 
     /// In an elastic job: others are lost, and what was in progress is recovered with those who are left.
-    pub(crate) fn succeed(&mut self, rigging: Rigging) {
+    pub(crate) fn succeed(&mut self, rigging: Rigging) -> Relics {
         let view = rigging.engine.view().clone();
-        let before = self.rig(rigging);
+        let (before, relics) = self.rig(rigging);
         if let Some(crew) = &mut self.crew {
             crew.succeed(view, &before);
         }
         self.go_on();
+        relics
     }
 
     /// In an elastic job: from this step on others are in the view, and nothing was in progress anywhere.
-    pub(crate) fn replace(&mut self, rigging: Rigging, step: u64) {
+    pub(crate) fn replace(&mut self, rigging: Rigging, step: u64) -> Relics {
         let view = rigging.engine.view().clone();
-        self.rig(rigging);
+        let (_, relics) = self.rig(rigging);
         if let Some(crew) = &mut self.crew {
             crew.replace(view, step);
         }
         self.go_on();
+        relics
     }
 
-    /// The engine before.
-    fn rig(&mut self, Rigging { engine, links, store }: Rigging) -> Engine {
+    /// The engine before, and what it worked with.
+    fn rig(&mut self, Rigging { engine, links, store }: Rigging) -> (Engine, Relics) {
         let before = std::mem::replace(&mut self.core.engine, engine);
         if let Some(counting) = &mut self.core.counting {
             counting.enter(self.core.engine.rank(), self.core.engine.view());
         }
         self.asleep = AsleepWord::of(&store.segment);
-        // The links go first: nothing may be read into memory that is named no longer.
-        self.links = links;
-        self.core.memory = Memory::new(store);
+        let relics = Relics {
+            _links: std::mem::replace(&mut self.links, links),
+            _copies: std::mem::take(&mut self.copies),
+            _memory: std::mem::replace(&mut self.core.memory, Memory::new(store)),
+            _departed: std::mem::take(&mut self.departed),
+        };
         self.core.actions.clear();
         self.core.receipts.clear();
-        self.copies = Copies::default();
-        self.departed.clear();
         self.delivered.clear();
         self.frozen = false;
-        before
+        (before, relics)
     }
 
     fn go_on(&mut self) {
