@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import time
 
 import task
 import torch
@@ -28,21 +29,42 @@ def main() -> None:
     loader = pl.ElasticDataLoader(task.Samples(options.steps * task.BATCH), batch_size=task.BATCH)
     pl.elastic(model=model, optimizer=optimizer, loader=loader)
     membership = world.membership()
+    watch(membership, log)
     # Steps count from 1 there.
     first = 1
     while membership.step - first < options.steps:
         for points, classes, numbers in loader:
-            step = membership.step - first
+            step, size = membership.step - first, pl.size()
             if step >= options.steps:
                 break
             loss = torch.nn.functional.cross_entropy(model(points), classes)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            log.step(step, pl.size(), loss.item(), numbers.tolist(), loader.epoch)
+            log.step(step, size, loss.item(), numbers.tolist(), loader.epoch)
     optimizer.drain()
     log.end(model)
     pl.shutdown()
+
+
+def watch(membership: world.Membership, log: task.Log) -> None:
+    """Write down what it takes this worker when others come or go: when the first step with them had begun, how long it had waited with
+    nothing in progress before, and until when it then gave its state to newcomers."""
+    advance, share, begun = membership.advance, membership.sharer, [0.0]
+
+    def shared() -> None:
+        begun[0] = time.time()
+        if share is not None:
+            share()
+
+    def advanced() -> None:
+        before, begun[0] = membership.changes, 0.0
+        advance()
+        if membership.changes != before and (waited := membership.worker.last_gathering):
+            over = time.time()
+            log.line(changed=pl.size(), begun=begun[0] or over, settling=waited[0], still=waited[1], over=over)
+
+    membership.sharer, membership.advance = shared, advanced  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
