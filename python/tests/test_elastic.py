@@ -13,7 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,22 @@ class Job:
             [self.paceline, words[0], self.name, *words[1:]],
             env=environment(), capture_output=True, text=True, timeout=LIMIT, check=True,
         ).stdout  # fmt: skip
+
+    def status(self) -> list[dict[str, Any]]:
+        """Who is connected."""
+        return json.loads(self.tell("status", "--json"))["members"]
+
+    def spare(self) -> int:
+        """A process that waits until it is needed, once there is one."""
+        found: list[int] = []
+        self.wait_until(lambda: found.extend(it["process"] for it in self.status() if it["standing"] == "spare") or bool(found))
+        return found[0]
+
+    def wait_until(self, so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not so():
+            assert time.monotonic() < deadline, "\n".join(self.lines)
+            time.sleep(0.05)
 
     def finish(self) -> int:
         """Its exit code, when all is written."""
@@ -201,6 +218,80 @@ def test_fewer_workers_than_needed_end_the_job_with_the_reason(paceline_command:
     job = Job(paceline_command, 2, name, "--min", "2", TEST_DIE_AT="5")
     assert job.finish() == 137
     job.wait_for(r"the job failed: rank \d .* was ended by SIGKILL")
+
+
+def test_a_spare_is_let_in_by_resize_and_another_takes_its_place_until_the_job_ends(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--min", "1", "--max", "3", "--spare", "1", TEST_HELD=str(held))
+    # The name is known from the first line on.
+    job.wait_for(r"dealt 1 ")
+    spare = job.spare()
+    assert [member["rank"] for member in job.status()] == [0, 1, None]
+    assert "2 workers, 1 spare" in job.tell("status")
+    job.tell("resize", "3")
+    job.wait_for(rf"ready joined=True size=3 process={spare}")
+    another = job.spare()
+    assert another != spare and len(job.status()) == 4
+    # Those who are too many leave, and spares stay what they are.
+    job.tell("resize", "2")
+    job.wait_until(lambda: [member["rank"] for member in job.status()] == [0, 1, None])
+    assert job.spare() == another
+    held.touch()
+    job.check(2)
+    assert is_gone(spare) and is_gone(another)
+    assert not any("exited with code" in line or "restarts" in line for line in job.lines), "\n".join(job.lines)
+
+
+def test_a_spare_takes_the_place_of_a_worker_that_is_killed(paceline_command: str, name: str, tmp_path: pathlib.Path) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--spare", "1", "--restarts", "1", TEST_HELD=str(held))
+    job.wait_for(r"dealt 1 ")
+    spare = job.spare()
+    os.kill(job.status()[1]["process"], signal.SIGKILL)
+    job.wait_for(rf"ready joined=True size=2 process={spare}")
+    job.wait_for(r"goes on with 1 worker; another process is started \(1 of 1 restarts\)")
+    another = job.spare()
+    os.kill(another, signal.SIGKILL)
+    job.wait_for(r"goes on with 2 workers; no other process is started: all 1 restarts are used")
+    held.touch()
+    assert job.finish() == 0, "\n".join(job.lines)
+    assert sum("parameters " in line for line in job.lines) == 2
+
+
+def test_workers_that_die_are_started_again_as_often_as_was_asked(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--restarts", "1", TEST_HELD=str(held))
+    job.wait_for(r"dealt 1 ")
+    os.kill(job.status()[1]["process"], signal.SIGKILL)
+    job.wait_for(r"another process is started \(1 of 1 restarts\)")
+    came = job.wait_for(r"ready joined=True size=2")
+    os.kill(int(came.split("process=")[1]), signal.SIGKILL)
+    job.wait_for(r"no other process is started: all 1 restarts are used")
+    held.touch()
+    job.check(1)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_spares_end_with_a_job_that_is_ended(paceline_command: str, name: str, tmp_path: pathlib.Path, ending: signal.Signals) -> None:
+    job = Job(paceline_command, 1, name, "--spare", "2", TEST_HELD=str(tmp_path / "never"))
+    job.wait_for(r"dealt 1 ")
+    job.spare()
+    processes = [member["process"] for member in job.status()]
+    job.process.send_signal(ending)
+    assert job.finish() == (128 + ending if ending == signal.SIGTERM else -ending)
+    job.wait_until(lambda: all(map(is_gone, processes)))
+
+
+def is_gone(process: int) -> bool:
+    """Whether it has ended, though nobody may have looked at it yet."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_ddp_says_what_to_use_instead(paceline_command: str, name: str) -> None:

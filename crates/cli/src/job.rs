@@ -3,7 +3,7 @@
 use crate::run::door::{Answer, Question, ask, parse_name};
 use anyhow::{Result, bail};
 use clap::Args;
-use paceline_net::coordinator::Status;
+use paceline_net::coordinator::{MemberStatus, Standing, Status};
 use std::process::ExitCode;
 
 /// Say how an elastic job stands: its workers, step, view and speed.
@@ -20,8 +20,8 @@ pub struct StatusArgs {
 
 /// Give an elastic job another number of workers, while it trains.
 ///
-/// More are started where `paceline run` runs, and take part when they are ready; those that are too many finish their
-/// step and end.
+/// Spares are let in first (`paceline run --spare`); more are started where `paceline run` runs, and take part when they are
+/// ready. Those that are too many finish their step and end.
 #[derive(Clone, Debug, Args)]
 pub struct ResizeArgs {
     /// The job's name, as `paceline run --elastic` says it.
@@ -55,11 +55,19 @@ pub fn resize(arguments: &ResizeArgs) -> Result<ExitCode> {
 
 fn shown(name: &str, status: &Status) -> String {
     let working = status.members.iter().filter(|member| member.rank.is_some()).count();
+    let spare = |member: &&MemberStatus| member.standing == Standing::Spare;
+    let spares = match status.members.iter().filter(spare).count() {
+        0 => String::new(),
+        1 => ", 1 spare".to_string(),
+        many => format!(", {many} spares"),
+    };
     let mut text = match status.view {
         None => {
             format!("{name}: {} workers have come, and wait for the others\n", status.members.len())
         }
-        Some(view) => format!("{name}: {working} workers, view {view}, step {}", status.step),
+        Some(view) => {
+            format!("{name}: {working} workers{spares}, view {view}, step {}", status.step)
+        }
     };
     if status.view.is_some() {
         if let Some(rate) = status.steps_per_second {

@@ -59,7 +59,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::DemoArgs),
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Coordinator(coordinator::CoordinatorArgs),
     /// Learn anew what the program predicts with.
     #[command(subcommand)]
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     }
     let result = match command {
         Command::Demo(arguments) => demo::run(arguments),
-        Command::Run(arguments) => run::run(arguments),
+        Command::Run(arguments) => run::run(*arguments),
         Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Learn(command) => learn::run(command),
         Command::Optimize(arguments) => optimize::run(arguments),

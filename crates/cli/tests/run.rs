@@ -345,6 +345,18 @@ fn a_number_of_workers_that_cannot_be_is_wrong_usage() {
 }
 
 #[test]
+fn spares_and_restarts_are_for_elastic_jobs_that_meet_here() {
+    let meeting = ["--elastic", "--rendezvous", "etcd://127.0.0.1:1/job"];
+    for option in [["--spare", "1"], ["--restarts", "1"]] {
+        for (others, word) in [(&[][..], "--elastic"), (&meeting, "--rendezvous")] {
+            let output = run(&[&["-n", "1"], &option[..], others].concat(), "true");
+            assert_eq!(output.status.code(), Some(2), "{option:?} {others:?}");
+            assert!(stderr(&output).contains(word), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn a_program_that_cannot_start_is_answered_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str, mode| {

@@ -260,6 +260,11 @@ impl Control {
                     let coordinator = coordinator();
                     return Err(NetError::OutcomeUnknown { coordinator, version, step });
                 }
+                Begin::Wait { .. } if participant.view().size() == 0 => {
+                    // A spare may be needed late, or never; it hears if the job is over.
+                    let timeout = participant.view().settings.timeout;
+                    state = self.desk.wait(state, timeout);
+                }
                 Begin::Wait { version } => {
                     let timeout = participant.view().settings.timeout;
                     let since = *waiting.get_or_insert_with(Instant::now);

@@ -16,7 +16,7 @@ mod sighting;
 mod status;
 
 pub use audience::{Observation, Observer};
-pub use elastic::Resizer;
+pub use elastic::{Census, Occasion, Resizer};
 pub use log::Log;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
@@ -101,6 +101,9 @@ pub struct CoordinatorConfig {
     pub elastic: Option<Limits>,
     /// In an elastic job, who starts workers when more are wanted ([`Coordinator::resize`], or a worker's wish).
     pub resizer: Option<Resizer>,
+    /// In an elastic job, whether those who come beyond the number that is wanted wait as spares until somebody is missing;
+    /// otherwise all are let in, up to the limit.
+    pub spares: bool,
     /// Told what happens in the job, if somebody watches it.
     pub observer: Option<Observer>,
     /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
@@ -122,6 +125,7 @@ impl CoordinatorConfig {
             log: Log::default(),
             elastic: None,
             resizer: None,
+            spares: false,
             observer: None,
             quiet: false,
         }
@@ -225,7 +229,7 @@ impl Coordinator {
             members: Vec::new(),
             registrar,
             audience: Audience::default(),
-            retired: Vec::new(),
+            census: Census { wanted: config.size, ..Census::default() },
             arrivals,
             wakened,
             shared: Arc::clone(&shared),
@@ -349,8 +353,7 @@ struct Service {
     notes: Notes,
     /// Until then those who are absent may come back.
     grace: Option<Deadline>,
-    /// Processes that were asked to leave. One number for each, over the whole job.
-    retired: Vec<u32>,
+    census: Census,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
     shared: Arc<Shared>,
@@ -514,6 +517,9 @@ impl Service {
         self.phase = Phase::Running;
         (0..self.members.len()).for_each(|index| self.brief(index));
         self.observe_view();
+        if self.config.elastic.is_some() {
+            self.want(self.census.wanted);
+        }
         self.tell_progress();
     }
 

@@ -19,11 +19,16 @@ use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
+    time::Duration,
 };
+use tempfile::TempPath;
 
 const PARAMETERS: usize = 400_000;
 const SAMPLES: u64 = 3000;
 const BATCH: u64 = 6;
+
+/// A step of a job that is held until a test has seen enough: long enough that others come before all is done.
+const HELD_STEP: Duration = Duration::from_millis(200);
 
 /// A training program, as somebody would write it.
 struct Program {
@@ -111,7 +116,10 @@ fn worker_that_comes_and_goes() {
     println!("ready");
     if program.worker.is_outside() {
         program.parameters.fill(0.0);
-        let entry = program.worker.enter().unwrap();
+        let entry = match program.worker.enter() {
+            Err(NetError::JobOver) => return println!("not needed"),
+            entered => entered.unwrap(),
+        };
         println!("entered {}", entry.step);
         if die_at == "entered" {
             std::process::abort();
@@ -151,6 +159,9 @@ fn worker_that_comes_and_goes() {
         }
         program.train(step, &view);
         step += 1;
+        if std::path::Path::new(&variable("JOB_HELD_BY")).exists() {
+            std::thread::sleep(HELD_STEP);
+        }
     }
     let mut hasher = DefaultHasher::new();
     program.parameters.iter().for_each(|value| value.to_bits().hash(&mut hasher));
@@ -164,6 +175,8 @@ struct Job {
     secret: Secret,
     transport: &'static str,
     processes: Vec<Process>,
+    /// Of jobs that keep spares: while it is there, steps are long.
+    held_by: Option<TempPath>,
 }
 
 impl Job {
@@ -173,20 +186,33 @@ impl Job {
 
     /// Each worker with the moment at which it dies, if it does.
     fn of(workers: &[&str], transport: &'static str) -> Job {
+        Job::with(workers, transport, None)
+    }
+
+    /// Whoever comes waits until somebody is missing.
+    fn keeping_spares(workers: usize) -> Job {
+        let held_by = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        Job::with(&vec![""; workers], "auto", Some(held_by))
+    }
+
+    fn with(workers: &[&str], transport: &'static str, held_by: Option<TempPath>) -> Job {
         let secret = Secret::random().unwrap();
         let coordinator = Coordinator::start(CoordinatorConfig {
             elastic: Some(Limits::default()),
+            spares: held_by.is_some(),
             log: Log::silent(),
             ..CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), workers.len(), secret.clone())
         })
         .unwrap();
-        let mut job = Job { coordinator, secret, transport, processes: Vec::new() };
+        let mut job = Job { coordinator, secret, transport, processes: Vec::new(), held_by };
         workers.iter().for_each(|die_at| job.add(die_at));
         job
     }
 
     fn add(&mut self, die_at: &str) {
-        let variables = [("JOB_TRANSPORT", self.transport), ("JOB_DIE", die_at)];
+        let held_by = self.held_by.as_ref().map_or("", |file| file.to_str().unwrap());
+        let transport = ("JOB_TRANSPORT", self.transport);
+        let variables = [transport, ("JOB_DIE", die_at), ("JOB_HELD_BY", held_by)];
         let address = self.coordinator.address().to_string();
         let test = "worker_that_comes_and_goes";
         self.processes.push(Process::start(test, &address, &self.secret, &variables));
@@ -199,6 +225,7 @@ impl Job {
 
     /// Let all end, and see that those who finished are so many, with equal parameters, and every sample counted once.
     fn finish(mut self, finished: usize) -> Vec<Vec<String>> {
+        drop(self.held_by.take());
         let ends: Vec<Option<String>> =
             self.processes.iter_mut().map(|process| process.read_until("parameters ")).collect();
         let said: Vec<Vec<String>> = self.processes.iter().map(|it| it.said.clone()).collect();
@@ -244,7 +271,7 @@ fn workers_that_are_asked_to_leave_finish_their_step_and_the_others_go_on() {
     let mut job = Job::start(4, "auto");
     job.reach(10);
     job.coordinator.resize(2).unwrap();
-    let retired = job.coordinator.retired().unwrap();
+    let retired = job.coordinator.census().unwrap().retired;
     assert_eq!(retired.len(), 2);
     let said = job.finish(2);
     assert!(was(&said, 2));
@@ -268,6 +295,45 @@ fn a_state_that_loses_a_sender_comes_from_the_others() {
     job.add("");
     let said = job.finish(3);
     assert!(was(&said, 4) && was(&said, 3), "{said:#?}");
+}
+
+#[test]
+fn whoever_comes_to_a_job_that_keeps_spares_waits_until_it_is_wanted_or_somebody_is_lost() {
+    let mut job = Job::keeping_spares(2);
+    job.reach(3);
+    let count = |job: &Job, standing| {
+        let status = job.coordinator.status().unwrap();
+        status.members.iter().filter(|member| member.standing == standing).count()
+    };
+    // They are let in as they came.
+    for (spares, die_at) in (1..).zip(["", "entered", ""]) {
+        job.add(die_at);
+        while count(&job, Standing::Spare) < spares {
+            job.processes[0].read_until("step ").unwrap();
+        }
+    }
+    assert_eq!(count(&job, Standing::Working), 2);
+    assert_eq!(job.coordinator.census().unwrap().entered.len(), 2);
+    // One of the three dies as it enters; another takes its place.
+    job.coordinator.resize(4).unwrap();
+    while count(&job, Standing::Working) < 4 || count(&job, Standing::Spare) > 0 {
+        job.processes[0].read_until("step ").unwrap();
+    }
+    let census = job.coordinator.census().unwrap();
+    assert_eq!((census.wanted, census.entered.len(), census.done), (4, 5, false));
+    let said = job.finish(4);
+    assert!(was(&said, 4), "{said:#?}");
+}
+
+#[test]
+fn a_spare_that_nobody_needs_hears_that_the_job_is_over() {
+    let mut job = Job::keeping_spares(2);
+    job.reach(3);
+    job.add("");
+    job.processes[2].read_until("ready").unwrap();
+    let said = job.finish(2);
+    assert!(said[2].iter().any(|line| line == "not needed"), "{said:#?}");
+    assert!(!was(&said, 3), "{said:#?}");
 }
 
 #[test]

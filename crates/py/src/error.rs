@@ -71,6 +71,15 @@ pub(crate) fn joining(error: NetError) -> PyErr {
     JoinError::new_err(error.to_string())
 }
 
+/// The exception for a job that cannot be entered.
+pub(crate) fn entering(error: NetError) -> PyErr {
+    match error {
+        // Nobody needed it: it has nothing to do, and nothing went wrong.
+        NetError::JobOver => Retired::new_err(0),
+        other => joining(other),
+    }
+}
+
 /// The exception for a step that cannot begin, or settings that cannot change.
 pub(crate) fn proposing(error: NetError) -> PyErr {
     match error {

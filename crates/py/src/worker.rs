@@ -126,7 +126,7 @@ impl Worker {
     fn enter(&self, py: Python<'_>) -> PyResult<u64> {
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
-        let entry = py.detach(|| running.enter()).map_err(error::joining)?;
+        let entry = py.detach(|| running.enter()).map_err(error::entering)?;
         self.follow(running);
         Ok(entry.step)
     }

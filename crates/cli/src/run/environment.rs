@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use paceline_job::{Plan, Rank};
 use paceline_net::{
     Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
-    coordinator::{MAXIMUM_WORKERS, Progress, Resizer},
+    coordinator::{MAXIMUM_WORKERS, Occasion, Progress, Resizer},
     launch::{MeetingPoint, WorkerPlace, worker_environment},
     store::Etcd,
 };
@@ -37,7 +37,7 @@ const PROGRAM_CHARACTERS: usize = 300;
 /// What a worker that comes later is not told.
 const OF_THE_FIRST: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
 
-/// How many workers the job is to have, where that changed; it can be waited for.
+/// What the coordinator has to say to whoever starts workers; it can be waited for.
 pub struct Wishes {
     latest: Arc<Mutex<Option<usize>>>,
     bell: UnixStream,
@@ -50,17 +50,23 @@ impl Wishes {
         ringer.set_nonblocking(true)?;
         let latest = Arc::<Mutex<Option<usize>>>::default();
         let told = latest.clone();
-        let resizer = Resizer::new(move |size| {
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(size);
+        let resizer = Resizer::new(move |occasion| {
+            if let Occasion::Wanted(size) = occasion {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(size);
+            }
             // A full bell rings already.
             let _ = (&ringer).write(&[0]);
         });
         Ok((Wishes { latest, bell }, resizer))
     }
 
-    /// The latest, once.
+    /// Whether there is anything, once.
+    pub fn are_there(&self) -> bool {
+        (&self.bell).read(&mut [0; 64]).is_ok_and(|rung| rung > 0)
+    }
+
+    /// How many workers the job is to have, where that changed, once.
     pub fn take(&self) -> Option<usize> {
-        let _ = (&self.bell).read(&mut [0; 64]);
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -147,6 +153,7 @@ impl Launch {
                     quiet: arguments.quiet,
                     elastic: limits,
                     resizer: Some(resizer),
+                    spares: arguments.spare.is_some(),
                     observer: page.map(|page| page.feed.observer()),
                     ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
                 });

@@ -25,6 +25,7 @@ use environment::Launch;
 use guard::Guard;
 use output::{Channel, LastLines, Notes, Output, Prefix};
 use paceline_job::Rank;
+use paceline_net::coordinator::Census;
 use paceline_tune::{Method, policies};
 use process::{Program, WorkerProcess};
 use recording::Recording;
@@ -43,6 +44,9 @@ use supervision::{Action, Ending, Event, Supervision, Wait};
 
 /// No tuning.
 const OFF: &str = "off";
+
+/// How many processes are started in place of ones that fail, where there are spares.
+const RESTARTS: usize = 10;
 
 /// How long a failure may turn out to be the consequence of another.
 const HEARING: Duration = Duration::from_millis(200);
@@ -73,6 +77,7 @@ Examples:
   paceline run -n 4 --policy noise_scale:most=256 -- python train.py
   paceline run -n 4 --checkpoint saved --every 500 -- python train.py
   paceline run -n 4 --elastic --min 2 --max 8 --name resnet -- python train.py
+  paceline run -n 4 --elastic --spare 1 --restarts 20 -- python train.py
   paceline run -n 4 --ui --ui-dir resnet -- python train.py
   paceline run -n 4 --elastic --rendezvous etcd://10.0.0.1:2379/resnet --world 16 -- python train.py
 
@@ -158,6 +163,15 @@ pub struct RunArgs {
     /// The most workers that an elastic job may have [default: 1024].
     #[arg(long, value_name = "N", requires = "elastic", value_parser = parse_size)]
     pub max: Option<usize>,
+
+    /// How many more processes to keep ready: started, and waiting in `pl.elastic(...)` until `paceline resize` asks for more workers
+    /// or one is lost. They sleep, and are no workers until then [default: 0].
+    #[arg(long, value_name = "N", requires = "elastic", conflicts_with = "rendezvous", value_parser = parse_size)]
+    pub spare: Option<usize>,
+
+    /// How many processes to start, over the whole job, in place of workers and spares that fail [default: 0; with --spare, 10].
+    #[arg(long, value_name = "N", requires = "elastic", conflicts_with = "rendezvous")]
+    pub restarts: Option<usize>,
 
     /// What an elastic job is called [default: the number of this process].
     #[arg(long, value_name = "NAME", requires = "elastic", value_parser = door::parse_name)]
@@ -382,7 +396,11 @@ impl Job<'_> {
         guard: &mut Guard,
         output: &mut Output,
     ) -> Result<Supervision> {
-        let mut supervision = Supervision::new(workers.0.len());
+        let spares = self.arguments.spare.unwrap_or(0);
+        let usual = if spares > 0 { RESTARTS } else { 0 };
+        let restarts = self.arguments.restarts.unwrap_or(usual);
+        let mut supervision = Supervision::new(workers.0.len()).replacing(spares, restarts);
+        let mut wanted = workers.0.len();
         let mut running: Vec<usize> = (0..workers.0.len()).collect();
         let mut clock: Option<Instant> = None;
         loop {
@@ -395,13 +413,24 @@ impl Job<'_> {
                     asked => events.push(Event::Asked(asked)),
                 }
             }
-            let wish = self.launch.wishes().take();
+            let told = self.launch.wishes().are_there();
             let ended = take_ended(workers, &mut running)?;
             if !ended.is_empty() {
                 events.push(Event::Needs(self.launch.needed()));
             }
-            if self.arguments.elastic && (wish.is_some() || !ended.is_empty()) {
-                events.extend(self.retired(workers).into_iter().map(Event::Retired));
+            let asked = self.arguments.elastic && (told || !ended.is_empty());
+            if self.launch.wishes().take().is_some() {
+                events.push(Event::Resized);
+            }
+            if asked && let Some(census) = self.census() {
+                wanted = census.wanted;
+                let of = |pids: &[u32]| -> Vec<Rank> {
+                    let found = workers.0.iter().filter(|worker| pids.contains(&worker.pid()));
+                    found.map(|worker| worker.rank).collect()
+                };
+                events.extend(of(&census.entered).into_iter().map(Event::Entered));
+                events.extend(of(&census.retired).into_iter().map(Event::Retired));
+                events.extend(census.done.then_some(Event::Done));
             }
             if !ended.is_empty() {
                 events.push(Event::Ended(ended));
@@ -418,26 +447,25 @@ impl Job<'_> {
                         }
                         Action::StartClock(Wait::Death) => clock = Some(Instant::now() + DEATH),
                         Action::GiveUp => return Ok(supervision),
-                        said => self.act(said, workers, supervision.living()),
+                        said => self.act(said, workers, &supervision),
                     }
                 }
             }
             if supervision.living() == 0 {
                 return Ok(supervision);
             }
-            if let Some(size) = wish.filter(|_| supervision.is_running()) {
-                for _ in supervision.staying()..size {
-                    output.add(workers.start_next(self.arguments, self.launch, guard)?);
-                    running.push(workers.0.len() - 1);
-                    supervision.on_event(Event::Started);
-                }
+            for _ in 0..if asked { supervision.missing(wanted) } else { 0 } {
+                output.add(workers.start_next(self.arguments, self.launch, guard)?);
+                running.push(workers.0.len() - 1);
+                supervision.on_event(Event::Started);
             }
             let timeout = clock.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             signals.wait(timeout, self.launch.wishes().bell())?;
         }
     }
 
-    fn act(&self, action: Action, workers: &Workers, living: usize) {
+    fn act(&self, action: Action, workers: &Workers, supervision: &Supervision) {
+        let living = supervision.living();
         let pid_of = |rank: Rank| workers.0[rank.index()].pid();
         match action {
             Action::Signal(signal) => {
@@ -449,20 +477,18 @@ impl Job<'_> {
             Action::Announce(cause) => {
                 self.notes.say(&report::announcement(cause, pid_of, living));
             }
-            Action::Bear(rank, ending) => {
-                self.notes.say(&report::borne(rank, pid_of(rank), ending, living));
+            Action::Bear(rank, ending, replacement) => {
+                let left = supervision.taking_part();
+                self.notes.say(&report::borne(rank, pid_of(rank), ending, left, replacement));
             }
             Action::StartClock(_) | Action::GiveUp => {}
         }
     }
 
-    /// Workers that were asked to leave.
-    fn retired(&self, workers: &Workers) -> Vec<Rank> {
-        // Elsewhere nobody here is told; who leaves as it was asked to ends well.
-        let retired = self.launch.coordinator().and_then(|coordinator| coordinator.retired().ok());
-        let retired = retired.unwrap_or_default();
-        let found = workers.0.iter().filter(|worker| retired.contains(&worker.pid()));
-        found.map(|worker| worker.rank).collect()
+    /// What workers are to the job, where its coordinator is here. Elsewhere nobody here is told; who leaves as it was asked to
+    /// ends well.
+    fn census(&self) -> Option<Census> {
+        self.launch.coordinator().and_then(|coordinator| coordinator.census().ok())
     }
 }
 

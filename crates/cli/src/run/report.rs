@@ -4,7 +4,7 @@ use super::{
     output::LastLines,
     process::Program,
     signals::name_and_meaning,
-    supervision::{Cause, Ending, Outcome},
+    supervision::{Cause, Ending, Outcome, Replacement},
 };
 use paceline_job::Rank;
 use std::{io, path::Path};
@@ -38,9 +38,25 @@ pub fn announcement(cause: Cause, pid_of: impl Fn(Rank) -> u32, living: usize) -
     }
 }
 
-/// A worker of an elastic job failed, and the others go on.
-pub fn borne(rank: Rank, pid: u32, ending: Ending, living: usize) -> String {
-    format!("{}; the job goes on with {}", failure(rank, pid, ending), workers(living))
+/// A worker of an elastic job failed, or a spare, and the others go on.
+pub fn borne(
+    rank: Rank,
+    pid: u32,
+    ending: Ending,
+    living: usize,
+    replacement: Replacement,
+) -> String {
+    let failure = failure(rank, pid, ending);
+    let replaced = match replacement {
+        Replacement::Unasked => String::new(),
+        Replacement::Started(count, most) => {
+            format!("; another process is started ({count} of {most} restarts)")
+        }
+        Replacement::Exhausted(most) => format!(
+            "; no other process is started: all {most} restarts are used, `paceline resize` starts what is missing"
+        ),
+    };
+    format!("{failure}; the job goes on with {}{replaced}", workers(living))
 }
 
 /// The grace period is over, or somebody asked twice.

@@ -37,8 +37,14 @@ fn signal_exit_code(signal: i32) -> u8 {
 pub enum Event {
     /// These workers ended; nobody knows in which order.
     Ended(Vec<(Rank, Ending)>),
-    /// One more worker runs, with the next number.
+    /// One more process runs, with the next number. It is a spare until it takes part.
     Started,
+    /// This one takes part.
+    Entered(Rank),
+    /// Another number of workers was asked for: those who failed before are not missed any more, and not replaced.
+    Resized,
+    /// Workers are done with all there was to do: nobody is needed any more.
+    Done,
     /// The job goes on while at least so many workers live; none if each that fails ends it.
     Needs(Option<usize>),
     /// This worker was asked to leave the job: that it ends says nothing about the others.
@@ -61,9 +67,20 @@ pub enum Action {
     /// Somebody should read that the job ends, and why.
     Announce(Cause),
     /// Somebody should read that this worker failed, and the job goes on.
-    Bear(Rank, Ending),
+    Bear(Rank, Ending, Replacement),
     /// Wait no longer.
     GiveUp,
+}
+
+/// Whether another process is started in place of one that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// Nobody asked for that.
+    Unasked,
+    /// It is, for the n-th time of so many.
+    Started(usize, usize),
+    /// All those times are used up.
+    Exhausted(usize),
 }
 
 /// How long to wait.
@@ -123,6 +140,15 @@ pub struct Supervision {
     /// See [`Event::Needs`].
     needed: Option<usize>,
     retired: Vec<Rank>,
+    /// Processes that do not take part yet, and those of them that ended so.
+    spare: Vec<Rank>,
+    /// How many spares to keep.
+    spares: usize,
+    /// How many processes may be started in place of ones that failed, and how many were.
+    restarts: (usize, usize),
+    /// So many failed and are not replaced.
+    vacant: usize,
+    done: bool,
 }
 
 impl Supervision {
@@ -136,21 +162,40 @@ impl Supervision {
             also_failed: Vec::new(),
             needed: None,
             retired: Vec::new(),
+            spare: Vec::new(),
+            spares: 0,
+            restarts: (0, 0),
+            vacant: 0,
+            done: false,
         }
     }
 
-    /// Whether nothing has begun to end the job.
-    pub fn is_running(&self) -> bool {
-        self.phase == Phase::Running
+    /// Keep so many spares, and start so many processes at most in place of ones that fail.
+    pub fn replacing(self, spares: usize, restarts: usize) -> Supervision {
+        Supervision { spares, restarts: (restarts, 0), ..self }
     }
 
-    /// How many workers live and were not asked to leave.
-    pub fn staying(&self) -> usize {
-        let ranks = (0..).map(Rank).zip(&self.endings);
-        ranks.filter(|(rank, ending)| ending.is_none() && !self.retired.contains(rank)).count()
+    /// How many processes to start, for a job that is to have so many workers. Spares take part before others are started in their
+    /// place: those would be in their way just then.
+    pub fn missing(&self, wanted: usize) -> usize {
+        if self.phase != Phase::Running || self.is_done() {
+            return 0;
+        }
+        let staying = |(rank, ending): &(Rank, Option<Ending>)| {
+            ending.is_none() && !self.retired.contains(rank)
+        };
+        let workers = self.workers().filter(staying).count() + self.vacant;
+        let ready = self.living() - self.taking_part();
+        let keep = if workers < wanted && ready > 0 { 0 } else { self.spares };
+        (wanted + keep).saturating_sub(workers + ready)
     }
 
-    /// How many workers have not ended.
+    /// How many workers live that take part.
+    pub fn taking_part(&self) -> usize {
+        self.workers().filter(|(_, ending)| ending.is_none()).count()
+    }
+
+    /// How many processes have not ended.
     pub fn living(&self) -> usize {
         self.endings.iter().filter(|ending| ending.is_none()).count()
     }
@@ -160,7 +205,20 @@ impl Supervision {
         match (event, self.phase) {
             (Event::Ended(endings), _) => self.on_ended(&endings),
             (Event::Started, _) => {
+                self.spare.push(Rank(self.endings.len() as u32));
                 self.endings.push(None);
+                Vec::new()
+            }
+            (Event::Entered(rank), _) => {
+                self.spare.retain(|spare| *spare != rank);
+                Vec::new()
+            }
+            (Event::Resized, _) => {
+                self.vacant = 0;
+                Vec::new()
+            }
+            (Event::Done, _) => {
+                self.done = true;
                 Vec::new()
             }
             (Event::Needs(needed), _) => {
@@ -193,30 +251,76 @@ impl Supervision {
         if !matches!(self.phase, Phase::Running | Phase::Hearing) {
             return Vec::new();
         }
-        let failed = endings.iter().filter(|(_, ending)| !ending.is_success());
+        let spare = |rank: &Rank| self.spare.contains(rank);
+        let (spares, workers): (Vec<_>, Vec<_>) = endings.iter().partition(|(it, _)| spare(it));
+        let failed = workers.into_iter().filter(|(_, ending)| !ending.is_success());
+        // A spare that ends has failed, however it does, unless nobody is needed any more.
+        let mut borne: Vec<(Rank, Ending)> =
+            if self.is_done() { Vec::new() } else { spares.into_iter().collect() };
+        let mut actions = Vec::new();
         if self.phase == Phase::Running && self.goes_on() {
-            return failed.map(|(rank, ending)| Action::Bear(*rank, *ending)).collect();
-        }
-        self.failed.extend(failed);
-        let killed = self.failed.iter().any(|(_, ending)| matches!(ending, Ending::Killed(_)));
-        match self.phase {
-            _ if self.failed.is_empty() => Vec::new(),
-            _ if killed || self.living() == 0 => self.judge(),
-            Phase::Running => {
-                self.phase = Phase::Hearing;
-                vec![Action::StartClock(Wait::Hearing)]
+            borne.extend(failed);
+        } else {
+            self.failed.extend(failed);
+            let killed = self.failed.iter().any(|(_, ending)| matches!(ending, Ending::Killed(_)));
+            match self.phase {
+                _ if self.failed.is_empty() => {}
+                _ if killed || self.taking_part() == 0 => actions = self.judge(),
+                Phase::Running => {
+                    self.phase = Phase::Hearing;
+                    actions.push(Action::StartClock(Wait::Hearing));
+                }
+                _ => {}
             }
-            _ => Vec::new(),
         }
+        if self.phase == Phase::Running {
+            for (rank, ending) in borne {
+                actions.push(Action::Bear(rank, ending, self.replace(rank)));
+            }
+            if self.taking_part() == 0 && self.living() > 0 {
+                // Those who wait to take part wait in vain.
+                self.phase = Phase::Ending;
+                actions.extend([Action::Signal(libc::SIGTERM), Action::StartClock(Wait::Grace)]);
+            }
+        }
+        actions
+    }
+
+    /// One that failed is replaced if that may be.
+    fn replace(&mut self, rank: Rank) -> Replacement {
+        let (most, made) = self.restarts;
+        if self.retired.contains(&rank) || self.is_done() {
+            Replacement::Unasked
+        } else if made < most {
+            self.restarts.1 += 1;
+            Replacement::Started(made + 1, most)
+        } else {
+            self.vacant += 1;
+            if most == 0 { Replacement::Unasked } else { Replacement::Exhausted(most) }
+        }
+    }
+
+    /// Whether nobody is needed any more.
+    fn is_done(&self) -> bool {
+        self.done || self.is_anybody_through()
+    }
+
+    /// Whether somebody is through with all there was to do.
+    fn is_anybody_through(&self) -> bool {
+        self.workers().any(|(rank, ending)| {
+            ending == Some(Ending::Exited(0)) && !self.retired.contains(&rank)
+        })
+    }
+
+    /// Who takes part, or did.
+    fn workers(&self) -> impl Iterator<Item = (Rank, Option<Ending>)> {
+        let ranks = (0..).map(Rank).zip(self.endings.iter().copied());
+        ranks.filter(|(rank, _)| !self.spare.contains(rank))
     }
 
     /// Whether failures are borne: enough are left, or some are through with all there was to do.
     fn goes_on(&self) -> bool {
-        let through = |(rank, ending): (Rank, &Option<Ending>)| {
-            *ending == Some(Ending::Exited(0)) && !self.retired.contains(&rank)
-        };
-        let anybody = (0..).map(Rank).zip(&self.endings).any(through);
-        self.needed.is_some_and(|needed| anybody || self.living() >= needed)
+        self.needed.is_some_and(|needed| self.is_anybody_through() || self.taking_part() >= needed)
     }
 
     /// Blame a worker. Of several that failed, one that a signal ended is the likelier culprit: the others
@@ -237,7 +341,7 @@ impl Supervision {
 
     /// What became of the job, as far as is known now.
     pub fn outcome(&self) -> Outcome {
-        let all_through = self.endings.iter().all(|ending| *ending == Some(Ending::Exited(0)));
+        let all_through = self.workers().all(|(_, ending)| ending == Some(Ending::Exited(0)));
         let cause = self.cause.filter(|_| !all_through);
         let exit_code = match cause {
             None => 0,
@@ -307,11 +411,17 @@ mod tests {
         let mut job = Supervision::new(3);
         job.on_event(Event::Needs(Some(2)));
         let killed = Ending::Killed(SIGKILL);
-        assert_eq!(job.on_event(ended(&[(1, killed)])), [Action::Bear(Rank(1), killed)]);
+        let borne = |rank| Action::Bear(Rank(rank), killed, Replacement::Unasked);
+        assert_eq!(job.on_event(ended(&[(1, killed)])), [borne(1)]);
+        assert_eq!(job.missing(3), 0, "nobody asked for that");
+        job.on_event(Event::Resized);
+        assert_eq!(job.missing(3), 1);
         job.on_event(Event::Started);
-        assert_eq!((job.living(), job.staying()), (3, 3));
+        assert_eq!((job.living(), job.taking_part(), job.missing(3)), (3, 2, 0));
+        job.on_event(Event::Entered(Rank(3)));
+        assert_eq!(job.taking_part(), 3);
         job.on_event(Event::Retired(Rank(3)));
-        assert_eq!((job.living(), job.staying()), (3, 2));
+        assert_eq!((job.taking_part(), job.missing(2)), (3, 0));
         assert_eq!(job.on_event(ended(&[(3, Ending::Exited(0))])), []);
         let cause = Cause::Failure(Rank(2), killed);
         assert_eq!(job.on_event(ended(&[(2, killed)]))[0], Action::Announce(cause));
@@ -319,8 +429,65 @@ mod tests {
         let mut done = Supervision::new(2);
         done.on_event(Event::Needs(Some(2)));
         done.on_event(ended(&[(0, Ending::Exited(0))]));
-        assert_eq!(done.on_event(ended(&[(1, killed)])), [Action::Bear(Rank(1), killed)]);
-        assert_eq!(done.outcome().exit_code, 0);
+        assert_eq!(done.on_event(ended(&[(1, killed)])), [borne(1)]);
+        assert_eq!((done.outcome().exit_code, done.missing(2)), (0, 0));
+    }
+
+    #[test]
+    fn those_who_fail_are_replaced_as_often_as_that_may_be() {
+        let mut job = Supervision::new(2).replacing(1, 2);
+        job.on_event(Event::Needs(Some(1)));
+        assert_eq!(job.missing(2), 1, "a spare");
+        job.on_event(Event::Started);
+        let (killed, failed) = (Ending::Killed(SIGKILL), Ending::Exited(1));
+        let borne = |rank, ending, replacement| [Action::Bear(Rank(rank), ending, replacement)];
+        let actions = job.on_event(ended(&[(0, killed)]));
+        assert_eq!(actions, borne(0, killed, Replacement::Started(1, 2)));
+        assert_eq!(job.missing(2), 0, "the spare goes first");
+        assert_eq!(job.missing(4), 2);
+        job.on_event(Event::Entered(Rank(2)));
+        assert_eq!(job.missing(2), 1, "the spare took its place");
+        job.on_event(Event::Started);
+        // A spare that ends by itself is no use, whatever its code.
+        let actions = job.on_event(ended(&[(3, Ending::Exited(0))]));
+        assert_eq!(actions, borne(3, Ending::Exited(0), Replacement::Started(2, 2)));
+        assert_eq!((job.taking_part(), job.missing(2)), (2, 1));
+        job.on_event(Event::Started);
+        let actions = job.on_event(ended(&[(4, failed)]));
+        assert_eq!(actions, borne(4, failed, Replacement::Exhausted(2)));
+        assert_eq!(job.missing(2), 0);
+        job.on_event(Event::Resized);
+        assert_eq!(job.missing(2), 1, "who asks gets what was asked for");
+    }
+
+    #[test]
+    fn spares_count_for_nobody_and_end_with_the_others() {
+        let mut job = Supervision::new(2).replacing(1, 5);
+        job.on_event(Event::Needs(Some(2)));
+        job.on_event(Event::Started);
+        let killed = Ending::Killed(SIGKILL);
+        let actions = job.on_event(ended(&[(0, killed)]));
+        let cause = Cause::Failure(Rank(0), killed);
+        assert_eq!(actions[..2], [Action::Announce(cause), Action::Signal(SIGTERM)]);
+
+        let mut job = Supervision::new(1).replacing(1, 5);
+        job.on_event(Event::Needs(Some(1)));
+        job.on_event(Event::Started);
+        job.on_event(Event::Done);
+        assert_eq!(job.missing(1), 0);
+        let gently = [Action::Signal(SIGTERM), Action::StartClock(Wait::Grace)];
+        assert_eq!(job.on_event(ended(&[(0, Ending::Exited(0))])), gently);
+        assert_eq!(job.on_event(ended(&[(1, Ending::Killed(SIGTERM))])), []);
+        let outcome = job.outcome();
+        assert_eq!((outcome.exit_code, outcome.cause, job.living()), (0, None, 0));
+
+        // All failed, though all were done: that is no success.
+        let mut job = Supervision::new(1).replacing(1, 5);
+        job.on_event(Event::Needs(Some(1)));
+        job.on_event(Event::Started);
+        job.on_event(Event::Done);
+        job.on_event(ended(&[(0, Ending::Exited(3)), (1, Ending::Exited(0))]));
+        assert_eq!(job.outcome().exit_code, 3);
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Service {
         }
     }
 
-    /// Tell of the view if it is another.
+    /// Tell of the view if it is another, and remember who takes part.
     pub(super) fn observe_view(&mut self) {
         let Some(registrar) = &self.registrar else { return };
         let version = registrar.view().version;
@@ -99,6 +99,7 @@ impl Service {
             return;
         }
         let (view, since) = (Box::new(registrar.view().clone()), registrar.since());
+        self.count(&view);
         self.observe(|| Observation::View { view, since });
     }
 

@@ -10,8 +10,8 @@ use crate::{
     handshake::MessageChannel,
     runtime::helm::lock,
 };
-use paceline_job::{Settings, Worker, WorkerId};
-use paceline_sync::agreement::is_for_any_members;
+use paceline_job::{Settings, View, Worker, WorkerId};
+use paceline_sync::agreement::{Registrar, is_for_any_members};
 use std::{
     fmt,
     sync::{
@@ -25,13 +25,35 @@ use std::{
 /// stopped.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Told how many workers a job is to have, when that changes.
+/// Whose processes are what to an elastic job, for whoever starts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// So many workers the job is to have.
+    pub wanted: usize,
+    /// Processes that take part or did. One number for each, over the whole job.
+    pub entered: Vec<u32>,
+    /// Those of them that were asked to leave.
+    pub retired: Vec<u32>,
+    /// Whether workers are done, so that nobody is needed any more.
+    pub done: bool,
+}
+
+/// Told how many workers a job is to have, once the first view is out and when that changes; and when somebody has entered.
 #[derive(Clone)]
-pub struct Resizer(Arc<dyn Fn(usize) + Send + Sync>);
+pub struct Resizer(Arc<dyn Fn(Occasion) + Send + Sync>);
+
+/// What whoever starts workers may want to know. The [`Census`] says the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// The job is to have so many workers.
+    Wanted(usize),
+    /// Somebody takes part that did not before.
+    Entered,
+}
 
 impl Resizer {
     /// Call this, on the coordinator's thread: it must not wait.
-    pub fn new(told: impl Fn(usize) + Send + Sync + 'static) -> Resizer {
+    pub fn new(told: impl Fn(Occasion) + Send + Sync + 'static) -> Resizer {
         Resizer(Arc::new(told))
     }
 }
@@ -47,7 +69,7 @@ impl fmt::Debug for Resizer {
 pub(super) enum Ask {
     Status(SyncSender<Status>),
     Resize(usize, SyncSender<Result<()>>),
-    Retired(SyncSender<Vec<u32>>),
+    Census(SyncSender<Census>),
     Settings(SyncSender<Option<Settings>>),
     Change(Settings, SyncSender<Result<()>>),
     Pause(bool, SyncSender<()>),
@@ -79,9 +101,9 @@ impl Coordinator {
         self.ask(|answer| Ask::Resize(size, answer))?
     }
 
-    /// Processes that were asked to leave, over the whole job.
-    pub fn retired(&self) -> Result<Vec<u32>> {
-        self.ask(Ask::Retired)
+    /// Which processes take part, and which were asked to leave.
+    pub fn census(&self) -> Result<Census> {
+        self.ask(Ask::Census)
     }
 
     pub(super) fn ask<T>(&self, ask: impl FnOnce(SyncSender<T>) -> Ask) -> Result<T> {
@@ -100,7 +122,11 @@ impl Service {
             match ask {
                 Ask::Status(answer) => drop(answer.try_send(self.status())),
                 Ask::Resize(size, answer) => drop(answer.try_send(self.resize(size))),
-                Ask::Retired(answer) => drop(answer.try_send(self.retired.clone())),
+                Ask::Census(answer) => {
+                    let ends = |it: &Registrar| it.is_ending() || !self.is_anybody_left();
+                    let done = self.registrar.as_ref().is_some_and(ends);
+                    drop(answer.try_send(Census { done, ..self.census.clone() }));
+                }
                 Ask::Settings(answer) => {
                     let view = self.registrar.as_ref().map(|registrar| registrar.view());
                     drop(answer.try_send(view.map(|view| view.settings.clone())));
@@ -179,19 +205,53 @@ impl Service {
         let staying = view.ids().filter(|id| !registrar.retiring().contains(id));
         let staying: Vec<WorkerId> = staying.collect();
         let leave = staying.get(size..).unwrap_or_default().to_vec();
+        self.want_without(size, &leave)
+    }
+
+    /// The job is to have so many workers, and not these.
+    fn want_without(&mut self, size: usize, leave: &[WorkerId]) -> Result<()> {
+        let before = self.census.wanted;
+        // First, or spares would be let in in their place.
+        self.want(size);
         if !leave.is_empty() {
-            self.retire(&leave)?;
-        }
-        if let Some(Resizer(told)) = &self.config.resizer {
-            told(size);
+            self.retire(leave).inspect_err(|_| self.want(before))?;
         }
         Ok(())
+    }
+
+    /// The job is to have so many workers: those who wait are let in as far as some are missing.
+    pub(super) fn want(&mut self, size: usize) {
+        self.census.wanted = size;
+        if self.config.spares {
+            self.register(|registrar, out| registrar.want(size, out));
+        }
+        self.tell_resizer(Occasion::Wanted(size));
+    }
+
+    fn tell_resizer(&self, occasion: Occasion) {
+        if let Some(Resizer(told)) = &self.config.resizer {
+            told(occasion);
+        }
+    }
+
+    /// Remember who takes part in a view.
+    pub(super) fn count(&mut self, view: &View) {
+        let before = self.census.entered.len();
+        for member in &self.members {
+            let inside = member.id().is_some_and(|id| view.rank_of(id).is_some());
+            if inside && !self.census.entered.contains(&member.process) {
+                self.census.entered.push(member.process);
+            }
+        }
+        if self.census.entered.len() > before {
+            self.tell_resizer(Occasion::Entered);
+        }
     }
 
     /// A worker wants to leave.
     pub(super) fn let_go(&mut self, index: usize, id: WorkerId) {
         let outcome = match self.config.elastic {
-            Some(_) => self.retire(&[id]),
+            Some(_) => self.want_without(self.census.wanted.saturating_sub(1), &[id]),
             None => Err(NetError::NotRunning),
         };
         let name = &self.members[index].name;
@@ -206,7 +266,8 @@ impl Service {
         self.register(|registrar, out| outcome = registrar.retire(leave, out));
         outcome?;
         let among = |member: &&Member| member.id().is_some_and(|id| leave.contains(&id));
-        self.retired.extend(self.members.iter().filter(among).map(|member| member.process));
+        let leaving = self.members.iter().filter(among).map(|member| member.process);
+        self.census.retired.extend(leaving);
         Ok(())
     }
 
@@ -244,9 +305,10 @@ impl Service {
             (_, Some(registrar)) if among(registrar.retiring()) => Standing::Leaving,
             _ if rank.is_some() => Standing::Working,
             (Seat::Taken(id), Some(registrar)) => {
-                match registrar.newcomers().iter().any(|worker| worker.id == *id) {
-                    true => Standing::Joining,
-                    false => Standing::Apart,
+                match registrar.newcomers().iter().position(|worker| worker.id == *id) {
+                    Some(place) if place < registrar.room() => Standing::Joining,
+                    Some(_) => Standing::Spare,
+                    None => Standing::Apart,
                 }
             }
         };

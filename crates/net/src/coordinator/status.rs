@@ -51,6 +51,8 @@ pub enum Standing {
     Preparing,
     /// It waits to be let in.
     Joining,
+    /// It is ready, and waits until somebody is missing.
+    Spare,
     /// The job goes on without it.
     Apart,
 }

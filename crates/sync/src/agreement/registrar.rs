@@ -63,6 +63,8 @@ pub struct Registrar {
     /// Workers of the view that are to leave.
     retiring: Vec<WorkerId>,
     limits: Limits,
+    /// More newcomers than it takes for so many workers wait until somebody is missing; without it all are let in.
+    wanted: Option<usize>,
     attempt: Option<Attempt>,
     gathering: Option<Gathering>,
     /// Too few are left.
@@ -147,6 +149,7 @@ impl Registrar {
             newcomers: Vec::new(),
             retiring: Vec::new(),
             limits,
+            wanted: None,
             attempt: None,
             gathering: None,
             dissolved: false,

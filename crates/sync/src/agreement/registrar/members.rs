@@ -89,6 +89,23 @@ impl Registrar {
         &self.retiring
     }
 
+    /// The job is to have so many workers: newcomers are let in as far as some are missing, and the others wait until then.
+    pub fn want(&mut self, size: usize, out: &mut Vec<Summons>) {
+        self.wanted = Some(size);
+        self.take_next(out);
+    }
+
+    /// How many newcomers there is room for.
+    pub fn room(&self) -> usize {
+        let most = self.wanted.map_or(self.limits.most, |wanted| wanted.min(self.limits.most));
+        most.saturating_sub(self.view.size() - self.retiring.len())
+    }
+
+    /// Whether workers begin no further step: nobody comes any more.
+    pub fn is_ending(&self) -> bool {
+        self.workers.values().any(|standing| standing.finished)
+    }
+
     /// Who asks to join, in the order they came.
     pub fn newcomers(&self) -> &[Worker] {
         &self.newcomers
@@ -105,16 +122,14 @@ impl Registrar {
     pub(super) fn invitation(&self) -> Option<Proposal> {
         let mut leave = self.retiring.clone();
         let staying = self.view.size() - leave.len();
-        let room = self.limits.most.saturating_sub(staying);
-        let join: Vec<Worker> = self.newcomers.iter().take(room).cloned().collect();
+        let join: Vec<Worker> = self.newcomers.iter().take(self.room()).cloned().collect();
         if staying == 0 || staying + join.len() < self.limits.least {
             // Others were lost since they were asked.
             leave.clear();
         }
-        let done = self.workers.values().any(|standing| standing.finished);
         let anybody = !leave.is_empty() || !join.is_empty();
         let (after, change) = (self.view.version, Change::Members { leave, join });
-        (anybody && !done).then_some(Proposal { by: None, after, change })
+        (anybody && !self.is_ending()).then_some(Proposal { by: None, after, change })
     }
 
     pub(super) fn check_limits(&self, proposal: &Proposal) -> Result<(), Objection> {
@@ -129,7 +144,7 @@ impl Registrar {
                 reason: format!("the job needs {} workers", self.limits.least),
             });
         }
-        if self.workers.values().any(|standing| standing.finished) {
+        if self.is_ending() {
             return unusable("workers are done already; let the job end");
         }
         Ok(())
