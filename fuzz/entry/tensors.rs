@@ -50,6 +50,7 @@ pub fn draw(script: &mut Script<'_>, name: usize, op: OpId, me: Rank, size: u32)
         priority: i64::from(script.byte()),
         group,
         in_place,
+        listeners: 0,
     };
     (post, tensor)
 }

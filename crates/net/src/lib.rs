@@ -50,5 +50,5 @@ pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
 pub use survey::survey;
 pub use worker::{
-    Entry as WorkerEntry, Gathering, Measuring, Operation, Region, Worker, WorkerConfig,
+    Entry as WorkerEntry, Gathering, Measuring, Operation, Region, Sharing, Worker, WorkerConfig,
 };

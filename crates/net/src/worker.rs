@@ -6,7 +6,7 @@ mod elastic;
 mod share;
 
 pub use elastic::{Entry, Gathering};
-pub use share::Region;
+pub use share::{Region, Sharing};
 
 use crate::{
     buffer::SharedBuffer,
@@ -40,7 +40,7 @@ use paceline_sync::{
     agreement::{Change, Participant},
     collective::Collective,
     engine::{Engine, Load},
-    event::{OpError, OpId, Post, name_hash},
+    event::{OURS, OpError, OpId, Post, name_hash},
     metrics::Computed,
     recovery::Account,
     scheduler::Priority,
@@ -55,9 +55,6 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-/// Operations with names that begin so are none of the program's.
-const OURS: &str = "paceline ";
 
 /// How long a worker that hosts the coordinator stays for the others.
 const OTHERS_LEAVE: Duration = Duration::from_secs(60);
@@ -448,6 +445,7 @@ impl Worker {
             priority: operation.priority,
             group: operation.group,
             in_place: std::ptr::eq(input, output),
+            listeners: 0,
         };
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };

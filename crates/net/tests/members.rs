@@ -5,9 +5,9 @@
 mod elastic_support;
 
 use elastic_support::Process;
-use paceline_job::{ReduceOp, View, WorkerId};
+use paceline_job::{Rank, ReduceOp, View, WorkerId};
 use paceline_net::{
-    JoinConfig, Log, NetError, Region, Secret, Transport, Worker, WorkerConfig,
+    JoinConfig, Log, NetError, Region, Secret, Sharing, Transport, Worker, WorkerConfig,
     coordinator::{Coordinator, CoordinatorConfig, Standing},
     join,
 };
@@ -37,9 +37,25 @@ struct Program {
     sampler: Sampler,
     /// The last deals, with their steps and whom they were for.
     deals: Vec<(u64, Deal, Vec<WorkerId>)>,
+    /// Parameters that are on their way to those who listen in this step, and how many others there are.
+    sharing: Option<(Sharing, usize)>,
 }
 
 impl Program {
+    /// Those who came get the parameters while the others go on, and only listen in this step.
+    fn begin_to_share(&mut self, has_state: bool) {
+        let standings = self.worker.roll_call(u8::from(has_state)).unwrap();
+        let senders = (0..).map(Rank).zip(&standings).filter(|(_, has_it)| **has_it != 0);
+        let senders: Vec<Rank> = senders.map(|(rank, _)| rank).collect();
+        let regions: Vec<Region> = self.parameters.chunks_mut(PARAMETERS / 8).map(region).collect();
+        // SAFETY: memory of our own, which is not written before it is finished.
+        let sharing = unsafe { self.worker.begin_share(&senders, "parameters", &regions) };
+        let listeners: Vec<Rank> =
+            (senders.len() as u32..standings.len() as u32).map(Rank).collect();
+        self.worker.listen(&listeners);
+        self.sharing = Some((sharing, senders.len()));
+    }
+
     /// Those who came get the state. The position's length is not known beforehand.
     fn share(&mut self, has_state: bool) {
         let Position { epoch, dealt, returned } = self.sampler.position().clone();
@@ -70,22 +86,39 @@ impl Program {
     }
 
     fn deal(&mut self, step: u64, view: &View) -> bool {
-        let batches = vec![BATCH; view.size()];
+        let workers = self.sharing.as_ref().map_or(view.size(), |(_, workers)| *workers);
+        let batches = vec![BATCH; workers];
         let Some(deal) = self.sampler.deal(&batches).unwrap() else { return false };
         let rank = self.worker.rank().index();
         let samples: Vec<String> = deal.of(rank).map(|it| it.to_string()).collect();
         let me = view.workers[rank].id;
         println!("dealt {step} {me} {}", samples.join(","));
-        self.deals.push((step, deal, view.ids().collect()));
+        self.deals.push((step, deal, view.ids().take(workers).collect()));
         self.deals.retain(|(of, ..)| of + 3 > step);
         true
     }
 
-    fn train(&mut self, step: u64, view: &Arc<View>) {
+    fn train(&mut self, step: u64, view: &Arc<View>, listens: bool) {
         let me = view.workers[self.worker.rank().index()].id.0;
-        let mut gradient: Vec<f32> =
-            (0..PARAMETERS).map(|at| (at as u64 % 13 + me + step) as f32).collect();
+        let mut gradient: Vec<f32> = match listens {
+            true => vec![0.0; PARAMETERS],
+            false => (0..PARAMETERS).map(|at| (at as u64 % 13 + me + step) as f32).collect(),
+        };
         self.worker.all_reduce("gradient", &mut gradient, ReduceOp::Average).unwrap();
+        if let Some((sharing, workers)) = self.sharing.take() {
+            self.worker.finish_share(sharing).unwrap();
+            // The average over some of those who do not listen: whoever is lost may be in it or not.
+            let ids: Vec<u64> = view.ids().take(workers).map(|id| id.0).collect();
+            let means = (1..1 << workers).map(|some: usize| {
+                let of = ids.iter().enumerate().filter(|(at, _)| some >> at & 1 == 1);
+                of.map(|(_, id)| *id as f32).sum::<f32>() / some.count_ones() as f32
+            });
+            let found = gradient[0] - step as f32;
+            assert!(
+                means.into_iter().any(|mean| (mean - found).abs() < 1e-3),
+                "{found} of {ids:?}"
+            );
+        }
         for (parameter, gradient) in self.parameters.iter_mut().zip(&gradient) {
             *parameter = 0.5 * *parameter + gradient;
         }
@@ -108,11 +141,11 @@ fn worker_that_comes_and_goes() {
     };
     let worker =
         Worker::start(joined, WorkerConfig { transport, ..WorkerConfig::default() }).unwrap();
-    let die_at = variable("JOB_DIE");
+    let (die_at, listening) = (variable("JOB_DIE"), variable("JOB_WAY") == "listening");
     let (parameters, sampler) = (vec![1.0; PARAMETERS], Sampler::new(SAMPLES, Shuffle::Seeded(1)));
-    let mut program = Program { worker, parameters, sampler, deals: Vec::new() };
+    let mut program = Program { worker, parameters, sampler, deals: Vec::new(), sharing: None };
     let mut step = 0;
-    let mut entered = false;
+    let (mut entered, mut was_heard) = (false, false);
     println!("ready");
     if program.worker.is_outside() {
         program.parameters.fill(0.0);
@@ -125,6 +158,17 @@ fn worker_that_comes_and_goes() {
             std::process::abort();
         }
         (step, entered) = (entry.step, true);
+        if listening {
+            program.begin_to_share(false);
+            if die_at == "listening" {
+                std::process::abort();
+            }
+            program.train(step, &entry.view, true);
+            step += 1;
+            program.worker.begin_step(step).unwrap();
+            // Nothing that is told now is of a step that this worker was dealt something of.
+            program.worker.take_losses();
+        }
         program.share(false);
     }
     loop {
@@ -139,9 +183,18 @@ fn worker_that_comes_and_goes() {
         println!("step {step} of {} with {}", program.worker.rank(), view.size());
         program.take_back();
         if program.worker.has_newcomers() && !entered {
+            if die_at == "sharing" && !listening {
+                std::process::abort();
+            }
+            match listening {
+                true => program.begin_to_share(true),
+                false => program.share(true),
+            }
             if die_at == "sharing" {
                 std::process::abort();
             }
+            was_heard = listening;
+        } else if std::mem::take(&mut was_heard) {
             program.share(true);
         }
         entered = false;
@@ -157,7 +210,7 @@ fn worker_that_comes_and_goes() {
             step += 1;
             continue;
         }
-        program.train(step, &view);
+        program.train(step, &view, false);
         step += 1;
         if std::path::Path::new(&variable("JOB_HELD_BY")).exists() {
             std::thread::sleep(HELD_STEP);
@@ -174,6 +227,7 @@ struct Job {
     coordinator: Coordinator,
     secret: Secret,
     transport: &'static str,
+    way: &'static str,
     processes: Vec<Process>,
     /// Of jobs that keep spares: while it is there, steps are long.
     held_by: Option<TempPath>,
@@ -186,16 +240,26 @@ impl Job {
 
     /// Each worker with the moment at which it dies, if it does.
     fn of(workers: &[&str], transport: &'static str) -> Job {
-        Job::with(workers, transport, None)
+        Job::that(workers, transport, "standing still")
+    }
+
+    /// And how newcomers get the state.
+    fn that(workers: &[&str], transport: &'static str, way: &'static str) -> Job {
+        Job::with(workers, transport, way, None)
     }
 
     /// Whoever comes waits until somebody is missing.
     fn keeping_spares(workers: usize) -> Job {
         let held_by = tempfile::NamedTempFile::new().unwrap().into_temp_path();
-        Job::with(&vec![""; workers], "auto", Some(held_by))
+        Job::with(&vec![""; workers], "auto", "standing still", Some(held_by))
     }
 
-    fn with(workers: &[&str], transport: &'static str, held_by: Option<TempPath>) -> Job {
+    fn with(
+        workers: &[&str],
+        transport: &'static str,
+        way: &'static str,
+        held_by: Option<TempPath>,
+    ) -> Job {
         let secret = Secret::random().unwrap();
         let coordinator = Coordinator::start(CoordinatorConfig {
             elastic: Some(Limits::default()),
@@ -204,15 +268,19 @@ impl Job {
             ..CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), workers.len(), secret.clone())
         })
         .unwrap();
-        let mut job = Job { coordinator, secret, transport, processes: Vec::new(), held_by };
+        let mut job = Job { coordinator, secret, transport, way, processes: Vec::new(), held_by };
         workers.iter().for_each(|die_at| job.add(die_at));
         job
     }
 
     fn add(&mut self, die_at: &str) {
         let held_by = self.held_by.as_ref().map_or("", |file| file.to_str().unwrap());
-        let transport = ("JOB_TRANSPORT", self.transport);
-        let variables = [transport, ("JOB_DIE", die_at), ("JOB_HELD_BY", held_by)];
+        let variables = [
+            ("JOB_TRANSPORT", self.transport),
+            ("JOB_DIE", die_at),
+            ("JOB_WAY", self.way),
+            ("JOB_HELD_BY", held_by),
+        ];
         let address = self.coordinator.address().to_string();
         let test = "worker_that_comes_and_goes";
         self.processes.push(Process::start(test, &address, &self.secret, &variables));
@@ -263,6 +331,28 @@ fn a_newcomer_gets_the_state_and_all_end_with_equal_parameters_and_every_sample_
         job.reach(20);
         let said = job.finish(3);
         assert!(was(&said, 3));
+    }
+}
+
+#[test]
+fn a_newcomer_listens_while_the_others_go_on_and_averages_are_over_those() {
+    for transport in ["auto", "tcp"] {
+        let mut job = Job::that(&[""; 2], transport, "listening");
+        job.reach(5);
+        job.add("");
+        job.reach(20);
+        let said = job.finish(3);
+        assert!(was(&said, 3));
+    }
+}
+
+#[test]
+fn one_that_is_killed_while_somebody_listens_is_not_missed() {
+    for (old, newcomer, finished) in [("", "listening", 2), ("sharing", "", 2)] {
+        let mut job = Job::that(&["", old], "auto", "listening");
+        job.reach(5);
+        job.add(newcomer);
+        job.finish(finished);
     }
 }
 

@@ -61,6 +61,7 @@ fn main() {
             priority: 0,
             group: None,
             in_place: true,
+            listeners: 0,
         };
         cluster.post(Time::ZERO, rank, post).expect("the rank exists");
     }

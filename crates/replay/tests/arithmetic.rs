@@ -64,6 +64,7 @@ fn transfer(cluster: &mut Cluster, number: u32, from: u32, to: u32, at: u64, byt
             priority: 0,
             group: Some(group.clone()),
             in_place: false,
+            listeners: 0,
         };
         cluster.post(Time(at), Rank(rank), post).unwrap();
     }
@@ -231,6 +232,7 @@ fn all_reduce_time(workers: u32, bytes: u64, settings: Settings, worker: WorkerC
             priority: 0,
             group: None,
             in_place: true,
+            listeners: 0,
         };
         cluster.post(Time::ZERO, rank, post).unwrap();
     }

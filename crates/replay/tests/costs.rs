@@ -86,6 +86,7 @@ fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
                 priority: 0,
                 group: None,
                 in_place: true,
+                listeners: 0,
             };
             cluster.post(Time(begun), rank, post).unwrap();
         }

@@ -31,6 +31,7 @@ fn all_reduce(op: u32, name: &str, len: u64) -> Post {
         priority: 0,
         group: None,
         in_place: true,
+        listeners: 0,
     }
 }
 

@@ -37,6 +37,7 @@ fn run(strategy: &str, settings: Settings, tensors: &[Posted]) -> Outcome {
                 priority: *priority,
                 group: None,
                 in_place: true,
+                listeners: 0,
             };
             cluster.post(*at, rank, post).unwrap();
         }

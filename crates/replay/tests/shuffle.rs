@@ -60,6 +60,7 @@ fn step(cluster: &mut Cluster<Contents>, held: &mut [Vec<f32>], op: OpId) {
             priority: 0,
             group: None,
             in_place: true,
+            listeners: 0,
         };
         cluster.post(cluster.now().max(Time(1)), rank, post).unwrap();
     }

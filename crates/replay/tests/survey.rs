@@ -56,6 +56,7 @@ fn probe(topology: &Topology, transfers: &[Transfer]) -> Vec<Reading> {
                 priority: 0,
                 group: Some(group.clone()),
                 in_place: false,
+                listeners: 0,
             };
             cluster.post(Time::ZERO, Rank(rank as u32), post).unwrap();
         }

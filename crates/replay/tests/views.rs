@@ -149,6 +149,7 @@ fn all_reduce(op: u32, name: &str) -> Post {
         priority: 0,
         group: None,
         in_place: true,
+        listeners: 0,
     }
 }
 

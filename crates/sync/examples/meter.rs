@@ -57,6 +57,7 @@ fn post(number: usize) -> Post {
         priority: number as i64,
         group: None,
         in_place: true,
+        listeners: 0,
     }
 }
 

@@ -23,6 +23,9 @@ pub struct OpId(pub u32);
 #[serde(transparent)]
 pub struct BufId(pub u32);
 
+/// Operations with names that begin so are none of the program's.
+pub const OURS: &str = "paceline ";
+
 /// A collective that this worker takes part in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Post {
@@ -42,6 +45,9 @@ pub struct Post {
     pub group: Option<Arc<[Rank]>>,
     /// Whether input and output are the same memory.
     pub in_place: bool,
+    /// How many of the members add nothing, and only hear the result: averages are not divided by them.
+    #[serde(default)]
+    pub listeners: u32,
 }
 
 /// What happened.

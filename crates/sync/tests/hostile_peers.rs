@@ -41,6 +41,7 @@ fn post(collective: Collective, group: Option<Arc<[Rank]>>) -> Event {
         priority: 0,
         group,
         in_place: false,
+        listeners: 0,
     }))
 }
 

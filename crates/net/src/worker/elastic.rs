@@ -9,7 +9,7 @@ use crate::{
     runtime::{crew::Crew, driver::Driver, helm::lock},
     succession::Succession,
 };
-use paceline_job::{View, WorkerId};
+use paceline_job::{Rank, View, WorkerId};
 use paceline_sync::{agreement::Ballot, recovery::Account};
 use std::{
     sync::{
@@ -76,8 +76,8 @@ impl Worker {
     }
 
     /// Enter the running job: returns when all others have come to the step that this worker takes part from. They wait
-    /// there for it, so prepare everything before; what they have, and this worker lacks, comes with [`Worker::share`],
-    /// which all call next.
+    /// there for it, so prepare everything before; what they have, and this worker lacks, comes with [`Worker::share`]
+    /// or [`Worker::begin_share`], which all call next.
     pub fn enter(&self) -> Result<Entry> {
         let Some(elastic) = self.elastic.as_ref().filter(|_| self.is_outside()) else {
             return Err(NetError::NotRunning);
@@ -98,6 +98,19 @@ impl Worker {
     /// What this worker waited for where others last came or went, if they did.
     pub fn last_gathering(&self) -> Option<Gathering> {
         self.elastic.as_ref().and_then(|elastic| *lock(&elastic.gathering))
+    }
+
+    /// In this step these workers only listen: they take part in operations of all workers and add nothing, and averages are
+    /// over the others. All workers of the view say so between the same two operations; the next step is everybody's.
+    pub fn listen(&self, ranks: &[Rank]) {
+        let view = self.view();
+        let ids = ranks.iter().filter_map(|rank| view.workers.get(rank.index()));
+        let ids: Arc<[WorkerId]> = ids.map(|worker| worker.id).collect();
+        self.helm.with(|driver| {
+            if let Some(crew) = driver.crew() {
+                crew.keeper().listen(ids);
+            }
+        });
     }
 
     /// Ask for another number of workers: those that are too many leave, and more are started where somebody can start

@@ -1,17 +1,40 @@
 //! How those who came to a running job get its state: in place, from all who have it, each a part of the pieces, and
-//! compared at the end. What the bytes mean is the caller's business.
+//! compared at the end. Either all stand still for it ([`Worker::share`]), or those who have it go on and only leave the memory
+//! as it is until it is there ([`Worker::begin_share`]). What the bytes mean is the caller's business.
 
 use super::{Operation, Worker};
-use crate::error::{NetError, Result};
+use crate::{
+    element::Element,
+    error::{NetError, Result},
+    pending::Handle,
+};
 use paceline_job::{Dtype, Rank, ReduceOp};
-use paceline_sync::{collective::Collective, event::OpError};
+use paceline_sync::{collective::Collective, event::OpError, scheduler::Priority};
+use std::sync::Arc;
 
 /// The bytes that one sender sends at a time: few enough that all senders have something to do, enough that an operation
 /// costs nothing beside them.
 const PIECE_BYTES: usize = 2 << 20;
 
+/// What is said here goes ahead of tensors: those may wait for somebody who has not heard it.
+const URGENT: Priority = -2;
+
 /// Memory to be the same everywhere: address and bytes.
 pub type Region = (*mut u8, usize);
+
+/// State on its way to those who lack it, while the others go on; to be given to [`Worker::finish_share`].
+#[derive(Debug)]
+pub struct Sharing {
+    name: Arc<str>,
+    senders: Vec<Rank>,
+    pieces: Vec<Region>,
+    /// Of those that this worker sends or receives, with their numbers.
+    started: Vec<(usize, Handle)>,
+    receives: bool,
+}
+
+// SAFETY: the regions are the caller's promise, for any thread.
+unsafe impl Send for Sharing {}
 
 impl Worker {
     /// Everybody gets the bytes of those who have the state, in the memory it lies in. All workers of the view call it
@@ -21,21 +44,101 @@ impl Worker {
     /// # Safety
     /// Each region is memory of so many bytes that nobody else reads or writes meanwhile. They do not overlap.
     pub unsafe fn share(&self, name: &str, regions: &[Region], has_state: bool) -> Result<()> {
-        let view = self.view();
-        let mut flags = vec![0_u8; view.size()];
-        flags[self.rank().index()] = u8::from(has_state);
-        self.all_reduce(&format!("{name} senders"), &mut flags, ReduceOp::Max)?;
-        let has_it = |rank: &Rank| flags[rank.index()] != 0;
-        let senders: Vec<Rank> = (0..view.size() as u32).map(Rank).filter(has_it).collect();
-        let mut pieces: Vec<(usize, Region)> = regions
-            .iter()
-            .flat_map(|(start, bytes)| {
-                let offsets = (0..*bytes).step_by(PIECE_BYTES);
-                offsets.map(move |at| (start.wrapping_add(at), PIECE_BYTES.min(bytes - at)))
-            })
-            .enumerate()
-            .collect();
-        // A piece whose sender is lost fails on all alike, and the next sender takes its turn.
+        let standings = self.roll_call(u8::from(has_state))?;
+        let senders = (0..).map(Rank).zip(standings).filter(|(_, has_it)| *has_it != 0);
+        let senders: Vec<Rank> = senders.map(|(rank, _)| rank).collect();
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.share_from(&senders, name, regions)?;
+            self.compare(name, regions)
+        }
+    }
+
+    /// What each worker says of itself, by rank. All workers of the view call it between the same two operations.
+    pub fn roll_call(&self, standing: u8) -> Result<Vec<u8>> {
+        let mut standings = vec![0_u8; self.size()];
+        standings[self.rank().index()] = standing;
+        self.largest("state senders", &mut standings)?;
+        Ok(standings)
+    }
+
+    /// The part of [`Worker::share`] in which bytes travel: from these senders, whom all workers name alike.
+    ///
+    /// # Safety
+    /// As for [`Worker::share`].
+    pub unsafe fn share_from(
+        &self,
+        senders: &[Rank],
+        name: &str,
+        regions: &[Region],
+    ) -> Result<()> {
+        let pieces: Vec<(usize, Region)> = cut(regions).into_iter().enumerate().collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.send_to_all(name, pieces, senders) }
+    }
+
+    /// As [`Worker::share_from`], but those who are no senders get the bytes while the senders go on. All workers give what
+    /// this returns to [`Worker::finish_share`], in the same step.
+    ///
+    /// # Safety
+    /// Each region is memory of so many bytes until [`Worker::finish_share`] has returned or the worker has left. Senders may
+    /// read them meanwhile, others neither read nor write. They do not overlap.
+    pub unsafe fn begin_share(&self, senders: &[Rank], name: &str, regions: &[Region]) -> Sharing {
+        let (me, pieces) = (self.rank(), cut(regions));
+        let others = (0..self.size() as u32).map(Rank).filter(|rank| !senders.contains(rank));
+        let others: Vec<Rank> = others.collect();
+        let receives = others.contains(&me);
+        let mut started = Vec::new();
+        if !others.is_empty() && !senders.is_empty() {
+            for (index, (start, bytes)) in pieces.iter().enumerate() {
+                let sender = senders[index % senders.len()];
+                if !receives && sender != me {
+                    continue;
+                }
+                let group: Vec<Rank> = std::iter::once(sender).chain(others.clone()).collect();
+                let collective = Collective::Broadcast { root: 0, len: *bytes as u64 };
+                let operation =
+                    Operation::new(format!("{name} {index}"), collective).group(group.into());
+                // SAFETY: the caller's promise.
+                let handle = unsafe { self.start_unwatched(operation, Dtype::U8, *start, *start) };
+                started.push((index, handle));
+            }
+        }
+        Sharing { name: name.into(), senders: senders.to_vec(), pieces, started, receives }
+    }
+
+    /// Returns when everybody has what is shared. What came to nothing because somebody was lost is sent again, while all stand
+    /// still. Fails if all senders are lost.
+    pub fn finish_share(&self, sharing: Sharing) -> Result<()> {
+        let Sharing { name, senders, pieces, started, receives } = sharing;
+        let mut lacking = vec![0_u8; pieces.len()];
+        let mut problem = None;
+        for (index, handle) in started {
+            match handle.wait() {
+                Ok(()) => {}
+                Err(error) if is_loss(&error) => lacking[index] = u8::from(receives),
+                Err(other) => problem = Some(other),
+            }
+        }
+        if let Some(problem) = problem {
+            return Err(problem.into());
+        }
+        self.largest(&format!("{name} lacking"), &mut lacking)?;
+        let pieces = pieces.into_iter().enumerate().filter(|(index, _)| lacking[*index] != 0);
+        // SAFETY: promised where it began.
+        unsafe { self.send_to_all(&name, pieces.collect(), &senders) }
+    }
+
+    /// Pieces by their numbers. Whose sender is lost fails on all alike, and the next sender takes its turn.
+    ///
+    /// # Safety
+    /// As for [`Worker::share`].
+    unsafe fn send_to_all(
+        &self,
+        name: &str,
+        mut pieces: Vec<(usize, Region)>,
+        senders: &[Rank],
+    ) -> Result<()> {
         for turn in 0..=senders.len() {
             if pieces.is_empty() {
                 break;
@@ -48,7 +151,8 @@ impl Worker {
                 .map(|(index, (start, bytes))| {
                     let root = senders[(index + turn) % senders.len()].0;
                     let collective = Collective::Broadcast { root, len: *bytes as u64 };
-                    let operation = Operation::new(format!("{name} {index}"), collective);
+                    let operation =
+                        Operation::new(format!("{name} {index}"), collective).priority(URGENT);
                     // SAFETY: the caller's promise; all are waited for below.
                     unsafe { self.start_unwatched(operation, Dtype::U8, *start, *start) }
                 })
@@ -58,7 +162,7 @@ impl Worker {
             for (piece, handle) in pieces.drain(..).zip(started) {
                 match handle.wait() {
                     Ok(()) => {}
-                    Err(error) if matches!(*error, OpError::PeerLost { .. }) => failed.push(piece),
+                    Err(error) if is_loss(&error) => failed.push(piece),
                     Err(other) => problem = Some(other),
                 }
             }
@@ -67,21 +171,45 @@ impl Worker {
             }
             pieces = failed;
         }
-        // SAFETY: the caller's promise, and everything has ended.
-        self.compare(name, unsafe { checksum(regions) })
+        Ok(())
     }
 
-    /// All or nobody.
-    fn compare(&self, name: &str, checksum: u64) -> Result<()> {
-        let mine = checksum as i64;
+    /// The largest of what workers say, element by element.
+    fn largest<T: Element>(&self, name: &str, data: &mut [T]) -> Result<()> {
+        let collective = Collective::AllReduce { len: data.len() as u64 };
+        let operation = Operation::new(name, collective).reduce(ReduceOp::Max).priority(URGENT);
+        self.run_in_place(operation, data)
+    }
+
+    /// Fails on all workers if bytes differ on any two of them.
+    ///
+    /// # Safety
+    /// The regions can be read, and nobody writes them meanwhile.
+    pub unsafe fn compare(&self, name: &str, regions: &[Region]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let mine = unsafe { checksum(regions) } as i64;
         // The largest is the smallest if and only if all are equal.
         let mut largest = [mine, !mine];
-        self.all_reduce(&format!("{name} checksum"), &mut largest, ReduceOp::Max)?;
+        self.largest(&format!("{name} checksum"), &mut largest)?;
         match largest[0] == !largest[1] {
             true => Ok(()),
             false => Err(NetError::StateDiffers),
         }
     }
+}
+
+/// Into what one sender sends at a time.
+fn cut(regions: &[Region]) -> Vec<Region> {
+    let pieces = |(start, bytes): &Region| {
+        let (start, bytes) = (*start, *bytes);
+        let offsets = (0..bytes).step_by(PIECE_BYTES);
+        offsets.map(move |at| (start.wrapping_add(at), PIECE_BYTES.min(bytes - at)))
+    };
+    regions.iter().flat_map(pieces).collect()
+}
+
+fn is_loss(error: &OpError) -> bool {
+    matches!(error, OpError::PeerLost { .. })
 }
 
 /// Of all bytes in their order. It finds what was mixed up on the way, not what somebody forged: four lanes, so that it

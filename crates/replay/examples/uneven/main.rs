@@ -177,6 +177,7 @@ fn play(
                 priority: 0,
                 group: None,
                 in_place: true,
+                listeners: 0,
             };
             cluster.post(begun, rank, post)?;
         }

@@ -49,6 +49,7 @@ pub use waits::{Over, Stretch, Waits, WayBack};
 ///         priority: 0,
 ///         group: None,
 ///         in_place: true,
+///         listeners: 0,
 ///     })?;
 /// }
 /// let outcome = cluster.run();

@@ -482,6 +482,7 @@ impl Actor {
             priority: i64::from(ticket.0 as u32 % 3),
             group: None,
             in_place: true,
+            listeners: 0,
         };
         self.keeper.post(ticket, post, &mut self.orders);
     }

@@ -106,6 +106,7 @@ impl Scenario {
             priority: operation.priorities[member],
             group: operation.group.clone(),
             in_place: operation.in_place,
+            listeners: 0,
         };
         cluster.post(at, rank, post).expect("scenarios name workers that exist");
     }

@@ -264,6 +264,7 @@ mod tests {
             priority: 0,
             group: Some(members.iter().copied().map(Rank).collect()),
             in_place: false,
+            listeners: 0,
         };
         engine.handle(Time::ZERO, Event::Post(Box::new(post)), &mut Vec::new());
         engine

@@ -183,6 +183,7 @@ impl Engine {
         let (id, divisor) = (chunk.op, chunk.program.divisor(lane));
         let op = self.op(id);
         let (dtype, reduce) = (op.post.dtype, op.post.reduce);
+        let divisor = divisor.saturating_sub(op.post.listeners).max(1);
         let bytes = dtype.size() as u64;
         let (into, produced) = match into {
             Dest::Out(at) => (Loc::Out(id, at * bytes), None),

@@ -139,6 +139,7 @@ mod tests {
             priority: 0,
             group: None,
             in_place: true,
+            listeners: 0,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     collective::Collective,
-    event::{OpError, OpId, Post, name_hash},
+    event::{OURS, OpError, OpId, Post, name_hash},
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion, WorkerId};
 use std::{
@@ -75,6 +75,8 @@ pub struct Keeper {
     /// ones.
     since: BTreeMap<ViewVersion, u64>,
     step: u64,
+    /// Who only listens in this step.
+    listeners: Arc<[WorkerId]>,
     uses: BTreeMap<u64, u32>,
     /// Posted here, and not known to be finished by all.
     operations: BTreeMap<Name, Operation>,
@@ -105,6 +107,7 @@ struct Postponed {
     post: Post,
     step: u64,
     known: Arc<View>,
+    listeners: Arc<[WorkerId]>,
 }
 
 #[derive(Debug)]
@@ -115,6 +118,8 @@ struct Operation {
     len: u64,
     step: u64,
     held: Held,
+    /// Those who add nothing to it: averages are over the others.
+    listeners: Arc<[WorkerId]>,
     /// Parts that the engine works on.
     parts: u32,
     phase: Phase,
@@ -163,6 +168,7 @@ impl Keeper {
             since: BTreeMap::new(),
             view,
             step: 0,
+            listeners: [].into(),
             uses: BTreeMap::new(),
             operations: BTreeMap::new(),
             expected: BTreeMap::new(),
@@ -192,11 +198,23 @@ impl Keeper {
     /// [known](Keeper::known) now.
     pub fn begin(&mut self, step: u64) {
         self.step = step;
+        self.listeners = [].into();
         while self.coming.front().is_some_and(|view| self.is_due(view, step))
             && let Some(view) = self.coming.pop_front()
         {
             self.known = view;
         }
+    }
+
+    /// Operations of all workers that are posted from now on in this step are over those of the others: these take part,
+    /// add nothing, and hear the results. All workers say so between the same two operations.
+    pub fn listen(&mut self, listeners: Arc<[WorkerId]>) {
+        self.listeners = listeners;
+    }
+
+    /// How many of them are left.
+    fn listening(&self, listeners: &[WorkerId]) -> u32 {
+        listeners.iter().filter(|id| self.view.rank_of(**id).is_some()).count() as u32
     }
 
     fn is_due(&self, view: &View, step: u64) -> bool {
@@ -223,8 +241,8 @@ impl Keeper {
 
     /// The caller posted an operation. Its `op` is ours to give.
     pub fn post(&mut self, ticket: Ticket, post: Post, out: &mut Vec<Order>) {
-        let (step, known) = (self.step, self.known.clone());
-        let postponed = Postponed { ticket, post, step, known };
+        let (step, known, listeners) = (self.step, self.known.clone(), self.listeners.clone());
+        let postponed = Postponed { ticket, post, step, known, listeners };
         match self.exchange {
             Some(_) => self.postponed.push_back(postponed),
             None => self.take(postponed, out),
@@ -232,13 +250,14 @@ impl Keeper {
     }
 
     fn take(&mut self, postponed: Postponed, out: &mut Vec<Order>) {
-        let Postponed { ticket, post, step, known } = postponed;
+        let Postponed { ticket, post, step, known, listeners } = postponed;
         let (kind, len) = match (&post.group, &post.collective) {
             (None, Collective::AllReduce { len }) if post.reduce == ReduceOp::Mix => {
                 (Kind::Mix, *len)
             }
-            (None, Collective::AllReduce { len }) => (Kind::Reduce, *len),
-            (None, Collective::Barrier) => (Kind::Reduce, 1),
+            (None, Collective::AllReduce { len }) if adds_up(&post) => (Kind::Reduce, *len),
+            (None, Collective::AllReduce { len }) => (Kind::Aside, *len),
+            (None, Collective::Barrier) => (Kind::Aside, 1),
             (None, Collective::Broadcast { root, len })
                 if (*root as usize) < known.size() && post.in_place =>
             {
@@ -265,9 +284,18 @@ impl Keeper {
             Kind::Broadcast(root) if root == self.me => Held::whole(len, self.view.version),
             _ => Held::default(),
         };
-        let phase = Phase::Queued;
-        let operation =
-            Operation { ticket, post, kind, len, step, held, parts: 0, phase, recovering: false };
+        let operation = Operation {
+            ticket,
+            post,
+            kind,
+            len,
+            step,
+            held,
+            listeners,
+            parts: 0,
+            phase: Phase::Queued,
+            recovering: false,
+        };
         self.operations.insert(name, operation);
         self.start_if_due(name, out);
     }
@@ -444,6 +472,7 @@ impl Keeper {
             priority: i64::MIN,
             group: None,
             in_place: false,
+            listeners: 0,
         };
         out.push(Order::Exchange { post, input, output_bytes });
     }
@@ -545,7 +574,7 @@ impl Keeper {
             return self.tell_account_if_recovered(out);
         }
         let collective = match operation.kind {
-            Kind::Reduce | Kind::Mix => operation.post.collective.clone(),
+            Kind::Reduce | Kind::Aside | Kind::Mix => operation.post.collective.clone(),
             Kind::Broadcast(root) => match self.view.rank_of(root) {
                 Some(rank) => Collective::Broadcast { root: rank.0, len: operation.len },
                 None => return self.give_up(name, out),
@@ -554,8 +583,10 @@ impl Keeper {
         operation.parts = 1;
         let range = 0..operation.len;
         let (post, source) = (operation.post.clone(), Source::Caller(operation.ticket, 0));
+        let listeners = operation.listeners.clone();
+        let listeners = self.listening(&listeners);
         let op = self.part(Part::Of(name, range, self.view.version));
-        out.push(Order::Post(Post { op, collective, ..post }, source));
+        out.push(Order::Post(Post { op, collective, listeners, ..post }, source));
     }
 
     /// Do our part of a remedy.
@@ -583,7 +614,7 @@ impl Keeper {
                             let root = self.view.rank_of(root).map_or(0, |rank| rank.0);
                             Collective::Broadcast { root, len }
                         }
-                        (other, Kind::Reduce | Kind::Mix) => other.clone(),
+                        (other, Kind::Reduce | Kind::Aside | Kind::Mix) => other.clone(),
                     };
                     let part = Part::Of(name, start..end, self.view.version);
                     (part, collective, None, Source::Caller(ticket, start))
@@ -618,6 +649,10 @@ impl Keeper {
             };
             let receives = matches!(part, Part::Of(..));
             let op = self.part(part);
+            let listeners = match &group {
+                None => self.operations.get(&name).map(|op| self.listening(&op.listeners)),
+                Some(_) => None,
+            };
             let Some(operation) = self.operations.get_mut(&name) else { return };
             operation.parts += 1;
             operation.recovering |= receives;
@@ -629,10 +664,11 @@ impl Keeper {
                 reduce: match operation.kind {
                     // Over all whom the plan names.
                     Kind::Mix => ReduceOp::Average,
-                    Kind::Reduce | Kind::Broadcast(_) => operation.post.reduce,
+                    Kind::Reduce | Kind::Aside | Kind::Broadcast(_) => operation.post.reduce,
                 },
                 group,
                 in_place,
+                listeners: listeners.unwrap_or(0),
                 ..operation.post.clone()
             };
             out.push(Order::Post(post, source));
@@ -653,7 +689,7 @@ impl Keeper {
             out.push(Order::Retain(ticket));
         }
         out.push(Order::Done(ticket));
-        if kind == Kind::Reduce {
+        if matches!(kind, Kind::Reduce | Kind::Aside) {
             self.release_before(name, step, out);
         }
         if !retained && let Some(operation) = self.operations.remove(&name) {
@@ -679,7 +715,7 @@ impl Keeper {
 
     /// An operation is over everywhere.
     fn pass(&mut self, operation: &Operation) {
-        if matches!(operation.kind, Kind::Broadcast(_)) {
+        if !operation.kind.counts() {
             return;
         }
         let views = operation.held.spans().iter().map(|span| span.view);
@@ -700,7 +736,7 @@ impl Keeper {
         let Operation { post, kind, .. } = operation;
         let root = match kind {
             Kind::Broadcast(root) => self.known.rank_of(*root),
-            Kind::Reduce | Kind::Mix => None,
+            Kind::Reduce | Kind::Aside | Kind::Mix => None,
         };
         let reason = "and what it alone had of this is lost".to_string();
         let (name_of_it, peer) = (post.name.clone(), root.unwrap_or(Rank(0)));
@@ -738,6 +774,12 @@ impl Keeper {
         out.extend(of(told).map(Order::Recovered));
         self.account = of(open);
     }
+}
+
+/// Whether a reduction may hold what workers made of their samples.
+fn adds_up(post: &Post) -> bool {
+    let sums = matches!(post.reduce, ReduceOp::Sum | ReduceOp::Average);
+    sums && !post.name.starts_with(OURS)
 }
 
 fn irrecoverable(name: Arc<str>, peer: Rank) -> Arc<OpError> {

@@ -98,8 +98,7 @@ pub fn account(gone: &[WorkerId], reports: &[Report]) -> Account {
         for report in reports {
             let passed = report.passed.iter().filter(|(_, view)| in_it(view));
             let held = report.entries.values().filter(|entry| {
-                !matches!(entry.kind, Kind::Broadcast(_))
-                    && entry.held.spans().iter().any(|span| in_it(&span.view))
+                entry.kind.counts() && entry.held.spans().iter().any(|span| in_it(&span.view))
             });
             let steps = passed.map(|(step, _)| *step).chain(held.map(|entry| entry.step));
             consumed.extend(steps.map(|step| (*worker, step)));
@@ -184,7 +183,7 @@ fn standing(report: &Report, name: Name) -> Standing<'_> {
 fn can_be_redone(view: &View, standings: &[Standing], entry: &Entry) -> bool {
     let nobody_is_through = !standings.iter().any(|it| matches!(it, Standing::Over));
     match entry.kind {
-        Kind::Reduce => nobody_is_through,
+        Kind::Reduce | Kind::Aside => nobody_is_through,
         Kind::Mix => true,
         Kind::Broadcast(root) => nobody_is_through && view.rank_of(root).is_some(),
     }
@@ -324,6 +323,9 @@ mod tests {
         assert!(account.is_consumed(WorkerId(8), 2) && !account.is_consumed(WorkerId(7), 2));
         assert!(!account.is_consumed(WorkerId(7), 3), "reduced after it was gone");
         assert!(account.is_consumed(WorkerId(8), 3));
+        // What only says something of workers holds none of their samples.
+        let aside = known(&[(0, 8, 4)], Kind::Aside);
+        assert!(!self::account(&[WorkerId(8)], &[aside]).is_consumed(WorkerId(8), 3));
         assert!(account.is_consumed(WorkerId(7), 1) && !account.is_consumed(WorkerId(8), 4));
     }
 }

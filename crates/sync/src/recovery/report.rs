@@ -15,12 +15,21 @@ pub const REPORT_BYTES: u64 = 64 << 20;
 /// How an operation can be recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// From contributions that are kept: an all-reduce, or a barrier.
+    /// From contributions that are kept: an all-reduce that adds up what workers computed.
     Reduce,
+    /// Likewise, but it says nothing of what they computed: other all-reduces, and barriers.
+    Aside,
     /// From contributions that are kept, among those who lack it: an average over some, which others need not have alike.
     Mix,
     /// From whoever has it: a broadcast of this worker's.
     Broadcast(WorkerId),
+}
+
+impl Kind {
+    /// Whether what workers made of their samples is in it.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Kind::Reduce | Kind::Mix)
+    }
 }
 
 /// What a worker says of one operation.
@@ -72,6 +81,7 @@ impl Report {
         for (name, entry) in &self.entries {
             let (kind, root) = match entry.kind {
                 Kind::Reduce => (0, 0),
+                Kind::Aside => (3, 0),
                 Kind::Mix => (2, 0),
                 Kind::Broadcast(root) => (1, root.0),
             };
@@ -111,6 +121,7 @@ impl Report {
                 (0, _) => Kind::Reduce,
                 (1, root) => Kind::Broadcast(WorkerId(root)),
                 (2, _) => Kind::Mix,
+                (3, _) => Kind::Aside,
                 _ => return None,
             };
             let mut spans = Vec::new();
@@ -146,6 +157,7 @@ mod tests {
                 (name(1), entry(Kind::Reduce)),
                 (name(2), entry(Kind::Broadcast(WorkerId(8)))),
                 (name(3), entry(Kind::Mix)),
+                (name(4), entry(Kind::Aside)),
             ]
             .into(),
         };

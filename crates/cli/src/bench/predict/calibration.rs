@@ -62,6 +62,7 @@ pub fn barrier_post() -> Post {
         priority: 0,
         group: None,
         in_place: true,
+        listeners: 0,
     }
 }
 
