@@ -165,6 +165,11 @@ class Adaptation:
             self._exchange.resume(state["said"])
         self._speakers = state["speakers"]
 
+    @property
+    def numbers(self) -> int:
+        """How many a worker says in each step."""
+        return len(_FIELDS) + 2 * len(self._names)
+
     # The edges of steps, as whoever makes them says.
 
     def exchange(self, squares: Squares | None) -> None:

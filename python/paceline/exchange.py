@@ -29,11 +29,12 @@ class Exchange:
         assert self._flight is None, "one at a time"
         sums = array("d", numbers)
         handle = None
-        if self._worker.size > 1:
+        if self._worker.everyone > 1:
             region = (sums.buffer_info()[0], len(sums))
             handle = self._worker.post(
-                "all_reduce", NAME, "f64", [len(sums)], region, region, reduce="sum", priority=URGENCY, keep=sums
-            )
+                "all_reduce", NAME, "f64", [len(sums)], region, region, reduce="sum", priority=URGENCY, keep=sums,
+                everyone=True,
+            )  # fmt: skip
         self._flight = (sums, handle)
 
     def resume(self, sums: Sequence[float]) -> None:

@@ -7,6 +7,7 @@ a sub-group is a list of ranks on it, never a new connection. This module knows 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh
 
 if TYPE_CHECKING:
     from paceline.adaptation import Adaptation
+    from paceline.torch.newcomers import Joining
 
 #: How long the process that hosts the coordinator stays for the others, in seconds.
 PATIENCE = 60.0
@@ -58,6 +60,10 @@ class Membership:
         self.samplers: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Who gives the state to workers that come.
         self.sharer: Callable[[], None] | None = None
+        #: Whether workers still have to see that they are equal, and how.
+        self.comparison: Callable[[], None] | None = None
+        #: What those who only listen in this step still have to get.
+        self.joining: Joining | None = None
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}
@@ -94,6 +100,8 @@ class Membership:
 
     def advance(self) -> None:
         """The next step begins. In an elastic job, samples of those who are gone go back, and those who come get the state."""
+        if self.joining is not None:
+            self.joining.end_step()
         self.step = self.worker.begin_step()
         if not self.worker.elastic:
             return
@@ -101,30 +109,47 @@ class Membership:
             counted = set(consumed)
             for sampler in self.samplers:
                 sampler.follow_loss(gone, lambda member, step: step < over or (member, step) in counted)
+        if self.worker.newcomers or self.joining is not None:
+            if self.sharer is None:
+                raise PacelineError(
+                    "a worker came to the job, and nobody says what state it is to get: "
+                    "call pl.elastic(model=model, optimizer=optimizer, loader=loader) before the first step"
+                )
+            self.sharer()
+        self.see_members()
+
+    def check(self) -> None:
+        """All updates of the last step are made: see that workers are equal, if somebody followed it by listening."""
+        comparison, self.comparison = self.comparison, None
+        if comparison is not None:
+            comparison()
+
+    def see_members(self) -> None:
+        """Count it, if others take part than before."""
         members = self.worker.members
         if members != self._members:
             self._members, self.changes = members, self.changes + 1
-            if self.worker.newcomers:
-                if self.sharer is None:
-                    raise PacelineError(
-                        "a worker came to the job, and nobody says what state it is to get: "
-                        "call pl.elastic(model=model, optimizer=optimizer, loader=loader) before the first step"
-                    )
-                self.sharer()
 
     def enter(self) -> None:
         """Take part in the running job, from the step that all others are about to begin."""
         self.step = self.worker.enter()
         self._members = self.worker.members
 
+    def let_in(self) -> None:
+        """There is nothing in this step for those who only listen: they get the rest of the state, and take part from now on."""
+        if self.joining is not None:
+            self.joining.let_in()
+
     def settle(self) -> None:
         """In an elastic job, see that all of the last step is over everywhere, and what came back of it is known."""
         if self.worker.elastic and not self.worker.outside:
+            self.let_in()
             for drained in list(self.drains):
                 drained.drain()
+            self.check()
             token = array("B", [0])
             region = (token.buffer_info()[0], 1)
-            handle = self.worker.post("barrier", "paceline settling", "u8", [], region, region, reduce="max", keep=token)
+            handle = self.worker.post("barrier", "paceline settling", "u8", [], region, region, reduce="max", keep=token, everyone=True)
             handle.wait()
             self.advance()
 
@@ -134,6 +159,10 @@ class Membership:
         if os.getpid() != self._process:
             return
         with self._closing:
+            if self.joining is not None and drain > 0.0:
+                # Who came has not trained yet, and goes on alone.
+                with contextlib.suppress(PacelineError):
+                    self.let_in()
             if self.adaptation is not None and drain > 0.0:
                 self.adaptation.end()
             _tell_tracing("left", self.worker)

@@ -89,21 +89,22 @@ class Job:
         self._reader.join()
         return code
 
-    def check(self, finished: int) -> None:
+    def check(self, finished: int, epochs: int = 1) -> None:
         """All who finished have the same parameters and made the same updates, and every sample was trained on once."""
         assert self.finish() == 0, "\n".join(self.lines)
         ends = [line.split("parameters ")[1] for line in self.lines if "parameters " in line]
         assert len(ends) == finished and len(set(ends)) == 1, "\n".join(self.lines)
         dealt = {}
         for line in self.lines:
-            match = re.search(r"dealt (\d+) (\d+) ([\d,]+) size", line)
+            match = re.search(r"dealt (\d+) (\d+) ([\d,]+) size=\d+ epoch=(\d+)", line)
             if match:
-                dealt[int(match[1]), int(match[2])] = [int(sample) for sample in match[3].split(",")]
+                samples = [int(match[4]) * SAMPLES + int(sample) for sample in match[3].split(",")]
+                dealt[int(match[1]), int(match[2])] = samples
         # Of those who were killed, what came back was dealt again.
         killed = [line for line in self.lines if "was ended by SIGKILL" in line]
         counts = collections.Counter(sample for samples in dealt.values() for sample in samples)
         again = [sample for sample, count in counts.items() if count > 1]
-        assert set(counts) == set(range(SAMPLES))
+        assert set(counts) == set(range(epochs * SAMPLES))
         if not killed:
             assert again == []
         else:
@@ -131,7 +132,8 @@ def test_workers_are_added_and_removed_while_the_job_trains(
     job = Job(paceline_command, 2, name, *options, TEST_HELD=str(held))
     job.wait_for(r"dealt 5 ")
     job.tell("resize", "3")
-    job.wait_for(r"ready joined=True size=3")
+    # In groups, workers have parameters of their own.
+    job.wait_for(rf"ready joined=True listened={strategy == 'auto'} size=3")
     job.wait_for(r"dealt \d+ 2 .*size=3")
     status = json.loads(job.tell("status", "--json"))
     assert [member["rank"] for member in status["members"]] == [0, 1, 2]
@@ -140,6 +142,79 @@ def test_workers_are_added_and_removed_while_the_job_trains(
     job.wait_for(r"exited|dealt [1-9]\d+ 0 .*size=2")
     held.touch()
     job.check(2)
+
+
+@pytest.mark.parametrize(
+    ("extra", "listened"),
+    [
+        ("policies, slows", True),
+        # Operations of the program's own: in each step, and in none but that in which the newcomer listens.
+        ("sums", False),
+        ("adds", True),
+        # What cannot be followed: gradients and parameters that the program changes.
+        ("clips", False),
+        ("skips", True),
+        ("writes", False),
+    ],
+)
+def test_a_newcomer_listens_to_a_step_of_whatever_the_others_do(
+    paceline_command: str, name: str, tmp_path: pathlib.Path, extra: str, listened: bool
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, TEST_HELD=str(held), TEST_EXTRA=extra)
+    job.wait_for(r"dealt 5 ")
+    job.tell("resize", "4")
+    for size in (3, 4):
+        job.wait_for(rf"ready joined=True listened={listened} size={size}|ready joined=True .* size=4")
+    held.touch()
+    job.check(4)
+    assert sum(f"listened={listened}" in line for line in job.lines if "joined=True" in line) == 2, "\n".join(job.lines)
+
+
+@pytest.mark.parametrize("dies", ["0 is killed", "1 is killed", "dies entering", "dies listening"])
+def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
+    paceline_command: str, name: str, tmp_path: pathlib.Path, dies: str
+) -> None:
+    held = tmp_path / "enough"
+    # Tens of megabytes, in pieces of two workers: those of the one that dies as the step begins come from the other.
+    job = Job(paceline_command, 2, name, "--min", "1", TEST_HELD=str(held), TEST_EXTRA=dies, TEST_WIDTH="40000")
+    job.wait_for(r"dealt 5 ")
+    job.tell("resize", "3")
+    job.wait_for(r"was ended by SIGKILL")
+    if "killed" in dies:
+        job.wait_for(r"ready joined=True listened=True size=2")
+    held.touch()
+    job.check(2)
+
+
+def test_a_newcomer_that_enters_as_an_epoch_ends_begins_with_the_next(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    # A newcomer is let in a few steps after the one that all are in: here, where the last one is over.
+    late = SAMPLES // 8 - 3
+    job = Job(paceline_command, 2, name, TEST_HELD=str(held), TEST_HELD_IN=str(late), TEST_EPOCHS="2")
+    job.wait_for(rf"dealt {late} ")
+    job.tell("resize", "3")
+    job.wait_for(r"\[2\] built")
+    held.touch()
+    job.wait_for(r"ready joined=True")
+    job.check(3, epochs=2)
+
+
+def test_a_newcomer_goes_on_alone_where_the_others_end_in_the_step_it_listens_to(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--min", "1", TEST_HELD=str(held), TEST_EXTRA="ends")
+    job.wait_for(r"dealt 5 ")
+    job.tell("resize", "3")
+    job.wait_for(r"ready joined=True listened=False")
+    held.touch()
+    assert job.finish() == 0, "\n".join(job.lines)
+    # It goes on where they were, and has the rest of the samples.
+    assert sum("parameters " in line for line in job.lines) == 1
+    job.wait_for(r"dealt \d+ 2 .* size=1")
 
 
 def test_a_worker_that_is_killed_does_not_end_a_job_that_is_tuned(paceline_command: str, name: str, tmp_path: pathlib.Path) -> None:

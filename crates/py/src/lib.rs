@@ -26,6 +26,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<worker::Worker>()?;
+    module.add_class::<worker::Sharing>()?;
     module.add_class::<handle::Handle>()?;
     module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<trace::Recording>()?;

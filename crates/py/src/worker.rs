@@ -16,8 +16,8 @@ use crate::{
 };
 use paceline_job::{Rank, Settings, StrategyChoice, View};
 use paceline_net::{
-    Coordinator as Hosted, JoinConfig, Measuring, TraceConfig, Worker as Running, WorkerConfig,
-    join,
+    Coordinator as Hosted, JoinConfig, Measuring, NetError, Sharing as Shared, TraceConfig,
+    Worker as Running, WorkerConfig, join,
 };
 use paceline_sync::recovery::Account;
 use paceline_tune::Results;
@@ -30,6 +30,10 @@ use std::sync::{
 /// Members that are gone, the step before which all they did counts, and `(member, step)` of later ones that do.
 type Loss = (Vec<u64>, u64, Vec<(u64, u64)>);
 
+/// State on its way to those who lack it.
+#[pyclass(frozen, module = "paceline._native")]
+pub(crate) struct Sharing(Mutex<Option<Shared>>);
+
 /// One process of the job.
 #[pyclass(frozen, module = "paceline._native")]
 pub(crate) struct Worker {
@@ -40,6 +44,11 @@ pub(crate) struct Worker {
     /// As of the step it is in: in an elastic job they change from one to the next.
     rank: AtomicU32,
     size: AtomicUsize,
+    /// How many workers after those only listen in this step.
+    listeners: AtomicUsize,
+    /// Whether the program posted operations of its own in this step, and in the one before.
+    own: AtomicBool,
+    own_before: AtomicBool,
     notices: Notices,
     /// Whether somebody asked for a policy.
     tuned: AtomicBool,
@@ -86,16 +95,28 @@ impl Worker {
         self.rank.load(Ordering::Relaxed)
     }
 
-    /// How many workers there are.
+    /// How many workers there are, but for those that only listen in this step.
     #[getter]
     fn size(&self) -> usize {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// The numbers that workers keep for as long as they take part, by rank.
+    /// How many workers there are, with those that only listen.
+    #[getter]
+    fn everyone(&self) -> usize {
+        self.size() + self.listeners.load(Ordering::Relaxed)
+    }
+
+    /// The numbers that workers keep for as long as they take part, by rank; without those that only listen.
     #[getter]
     fn members(&self) -> PyResult<Vec<u64>> {
-        Ok(self.view()?.ids().map(|id| id.0).collect())
+        Ok(self.view()?.ids().map(|id| id.0).take(self.size()).collect())
+    }
+
+    /// Whether the program posted operations of its own in the step before this one.
+    #[getter]
+    fn own_before(&self) -> bool {
+        self.own_before.load(Ordering::Relaxed)
     }
 
     /// Whether workers of the job may come and go.
@@ -139,24 +160,67 @@ impl Worker {
         Some((gathering.settling.as_secs_f64(), gathering.still.as_secs_f64()))
     }
 
-    /// Everybody gets the bytes of those who have the state: `regions` are `(address, bytes)`, of the same lengths on all
-    /// workers. The caller keeps that memory, and leaves it alone meanwhile.
-    fn share(
+    /// What each worker says of itself, by rank: all of them call it between the same two operations.
+    fn roll_call(&self, py: Python<'_>, standing: u8) -> PyResult<Vec<u32>> {
+        let standings = self.meet(py, |running| running.roll_call(standing))?;
+        // Bytes would be Python's `bytes`.
+        Ok(standings.into_iter().map(u32::from).collect())
+    }
+
+    /// Everybody gets the bytes of the senders: `regions` are `(address, bytes)`, of the same lengths on all workers. The
+    /// caller keeps that memory, and leaves it alone meanwhile.
+    fn share_from(
         &self,
         py: Python<'_>,
+        senders: Vec<u32>,
         name: &str,
         regions: Vec<Region>,
-        has_state: bool,
     ) -> PyResult<()> {
+        // SAFETY: the caller's promise.
+        self.meet(py, |running| unsafe {
+            running.share_from(&ranks(&senders), name, &places(&regions))
+        })
+    }
+
+    /// The same, but those who are no senders get the bytes while the others go on: `regions` stay as they are until
+    /// `finish_share` of what this returns, in the same step.
+    fn begin_share(
+        &self,
+        py: Python<'_>,
+        senders: Vec<u32>,
+        name: &str,
+        regions: Vec<Region>,
+    ) -> PyResult<Sharing> {
+        // SAFETY: the caller's promise.
+        let begun = self.meet(py, |running| unsafe {
+            Ok(running.begin_share(&ranks(&senders), name, &places(&regions)))
+        })?;
+        Ok(Sharing(Mutex::new(Some(begun))))
+    }
+
+    /// Wait until everybody has it.
+    fn finish_share(&self, py: Python<'_>, sharing: &Sharing) -> PyResult<()> {
+        let begun = sharing.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        begun.map_or(Ok(()), |begun| self.meet(py, |running| running.finish_share(begun)))
+    }
+
+    /// Fails on all workers if these regions are not the same on all.
+    fn compare(&self, py: Python<'_>, name: &str, regions: Vec<Region>) -> PyResult<()> {
+        // SAFETY: the caller's promise.
+        self.meet(py, |running| unsafe { running.compare(name, &places(&regions)) })
+    }
+
+    /// So many of the last workers only listen in this step: they add nothing to operations of everyone, and take no part in
+    /// the program's own. All workers say so between the same two operations.
+    fn listen(&self, listeners: usize) -> PyResult<()> {
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
-        py.detach(|| {
-            let places = |(address, bytes): &Region| (*address as *mut u8, *bytes as usize);
-            let regions: Vec<(*mut u8, usize)> = regions.iter().map(places).collect();
-            // SAFETY: the caller's promise.
-            unsafe { running.share(name, &regions, has_state) }
-        })
-        .map_err(error::proposing)
+        let size = running.size().saturating_sub(listeners);
+        let last: Vec<Rank> = (size as u32..running.size() as u32).map(Rank).collect();
+        running.listen(&last);
+        self.size.store(size, Ordering::Relaxed);
+        self.listeners.store(last.len(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// What became of the samples of workers that are missing since this step, the same on all workers: for each loss
@@ -195,7 +259,8 @@ impl Worker {
     #[getter]
     fn hosts(&self) -> PyResult<Vec<String>> {
         let view = self.view()?;
-        Ok(view.workers.iter().map(|worker| worker.host.clone()).collect())
+        let workers = view.workers.iter().take(self.size());
+        Ok(workers.map(|worker| worker.host.clone()).collect())
     }
 
     /// Tensors that a plan sends together, by name; the others are sent by themselves.
@@ -220,6 +285,7 @@ impl Worker {
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
         let step = py.detach(|| begun(running)).map_err(error::proposing)?;
+        self.own_before.store(self.own.swap(false, Ordering::Relaxed), Ordering::Relaxed);
         self.follow(running);
         Ok(step)
     }
@@ -270,10 +336,11 @@ impl Worker {
     /// `send` and `recv` the other side, is a member: a place in `ranks`, which are all if `None`.
     /// `input` and `output` are `(address, elements)`; what a member does not read or write is
     /// `(0, 0)`. `keep` is kept until the operation ended; it must own that memory. `squares` is told of what goes in,
-    /// and of what came out when the handle is waited for.
+    /// and of what came out when the handle is waited for. Workers that only listen in this step take part if it is for
+    /// `everyone`.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn post(
@@ -292,9 +359,10 @@ impl Worker {
         ranks: Option<Vec<u32>>,
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
+        everyone: bool,
     ) -> PyResult<Handle> {
+        let (me, ranks) = self.members_of(ranks, everyone);
         let choices = Choices { receives, root, reduce, priority, ranks };
-        let me = (Rank(self.rank()), self.size());
         let request = Request::read(me, kind, name, dtype, counts, input, output, choices)
             .map_err(PacelineError::new_err)?;
         let Request { ref operation, dtype, .. } = request;
@@ -331,7 +399,7 @@ impl Worker {
     /// of which `Handle.precede` was called, when the operation ended. `keep` owns all four regions.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, host_input, host_output, streams, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn stage(
@@ -353,9 +421,10 @@ impl Worker {
         ranks: Option<Vec<u32>>,
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
+        everyone: bool,
     ) -> PyResult<Handle> {
+        let (me, ranks) = self.members_of(ranks, everyone);
         let choices = Choices { receives, root, reduce, priority, ranks };
-        let me = (Rank(self.rank()), self.size());
         let request =
             Request::read(me, kind, name, dtype, counts, host_input, host_output, choices)
                 .and_then(|request| request.check_device(input, output).map(|()| request))
@@ -491,6 +560,9 @@ impl Worker {
         Ok(Worker {
             rank: AtomicU32::new(rank.0),
             size: AtomicUsize::new(size),
+            listeners: AtomicUsize::new(0),
+            own: AtomicBool::new(false),
+            own_before: AtomicBool::new(false),
             staging: Staging::new(running.clone()),
             running,
             hosted: Mutex::new(hosted),
@@ -508,12 +580,49 @@ impl Worker {
         if running.is_elastic() {
             self.rank.store(running.rank().0, Ordering::Relaxed);
             self.size.store(running.size(), Ordering::Relaxed);
+            self.listeners.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// This worker's rank among how many, and whom an operation names. The program's own are among those who do not only listen.
+    fn members_of(
+        &self,
+        ranks: Option<Vec<u32>>,
+        everyone: bool,
+    ) -> ((Rank, usize), Option<Vec<u32>>) {
+        if !everyone {
+            self.own.store(true, Ordering::Relaxed);
+        }
+        let listened = self.listeners.load(Ordering::Relaxed) > 0;
+        let ranks = match ranks {
+            None if listened && !everyone => Some((0..self.size() as u32).collect()),
+            ranks => ranks,
+        };
+        ((Rank(self.rank()), self.everyone()), ranks)
+    }
+
+    /// Something that all workers do together.
+    fn meet<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&Running) -> Result<T, NetError> + Send,
+    ) -> PyResult<T> {
+        let running = self.read();
+        let running = running.as_ref().ok_or_else(error::closed)?;
+        py.detach(|| act(running)).map_err(error::proposing)
     }
 
     fn view(&self) -> PyResult<Arc<View>> {
         self.read().as_ref().map(Running::view).ok_or_else(error::closed)
     }
+}
+
+fn ranks(numbers: &[u32]) -> Vec<Rank> {
+    numbers.iter().copied().map(Rank).collect()
+}
+
+fn places(regions: &[Region]) -> Vec<(*mut u8, usize)> {
+    regions.iter().map(|(address, bytes)| (*address as *mut u8, *bytes as usize)).collect()
 }
 
 /// Metrics are collected unless the environment says otherwise: to see what they cost.

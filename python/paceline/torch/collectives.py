@@ -202,4 +202,4 @@ def _next_name() -> str:
     membership = world.membership()
     if _matching is None or _matching[0] is not membership:
         _matching = (membership, Matching(membership, "init"))
-    return _matching[1].next()
+    return _matching[1].next(membership.changes)

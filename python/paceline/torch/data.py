@@ -47,8 +47,8 @@ class ElasticSampler(TorchSampler[list[int]]):
         self.batch_size = batch_size
         #: The step in use, and where the epoch was after it.
         self._last: tuple[Deal, Dealer] | None = None
-        #: In an elastic job the last ones, with their steps and the members they were for.
-        self._deals: list[tuple[int, Deal, tuple[int, ...]]] = []
+        #: In an elastic job the last ones, with their steps, the members they were for, and how to deal them again.
+        self._deals: list[tuple[int, Deal, tuple[int, ...], tuple[dict[str, Any], list[int]]]] = []
         #: Counts what makes batches that were fetched ahead worthless.
         self._changes = 0
         #: Where a loader fetched to the end of the epoch without anybody saying what was used.
@@ -90,18 +90,19 @@ class ElasticSampler(TorchSampler[list[int]]):
 
     def advance(self) -> None:
         """The next batch is in use, on every worker. At the end of the epoch there is none."""
-        deal = self._used.deal(self._batches())
+        membership, batches = world.membership(), self._batches()
+        again = (self._used.position(), batches) if membership.worker.elastic else None
+        deal = self._used.deal(batches)
         if deal is None:
             raise PacelineError("the epoch is over: call next_epoch()")
         self._last = (deal, self._used.copy())
-        membership = world.membership()
-        if membership.worker.elastic:
+        if again is not None:
             membership.samplers.add(self)
-            self._deals = [*self._deals[1 - KEPT :], (membership.step, deal, world.members())]
+            self._deals = [*self._deals[1 - KEPT :], (membership.step, deal, world.members(), again)]
 
     def follow_loss(self, gone: Sequence[int], counts: Callable[[int, int], bool]) -> None:
         """Workers of an elastic job are lost: what they had and nobody trained on is dealt again, on all workers alike."""
-        for step, deal, members in self._deals:
+        for step, deal, members, _ in self._deals:
             lost = [members.index(member) for member in gone if member in members and not counts(member, step)]
             if lost:
                 self._used.give_back(deal, lost)
@@ -141,6 +142,21 @@ class ElasticSampler(TorchSampler[list[int]]):
         self._used.restore(state["epoch"], state["dealt"], [tuple(pair) for pair in state["returned"]])
         self._last = None
         self.forget_fetched()
+
+    def elastic_state(self) -> dict[str, Any]:
+        """For a worker that comes to the job: also what may still come back."""
+        return {**self.state_dict(), "deals": [(step, members, *again) for step, _, members, again in self._deals]}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        """Go on as the others do."""
+        self._deals = []
+        for step, members, position, batches in state["deals"]:
+            self.load_state_dict({**state, **position})
+            deal = self._used.deal(batches)
+            assert deal is not None, "it was dealt before"
+            self._deals.append((step, deal, tuple(members), (position, batches)))
+        self.load_state_dict(state)
+        world.membership().samplers.add(self)
 
     def _batches(self) -> list[int]:
         size = world.size()
@@ -215,6 +231,8 @@ class ElasticDataLoader(DataLoader[Any]):
                 self.elastic.advance()
                 yield batch
             else:
+                # Who listens has nothing to listen to here, and takes part in what follows.
+                world.membership().let_in()
                 if self.elastic.terms() == terms:
                     # Samples of the last step may come back, and then the epoch is not over.
                     world.membership().settle()
@@ -231,6 +249,14 @@ class ElasticDataLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`ElasticSampler.load_state_dict`."""
         self.elastic.load_state_dict(state)
+
+    def elastic_state(self) -> dict[str, Any]:
+        """See :meth:`ElasticSampler.elastic_state`."""
+        return self.elastic.elastic_state()
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        """See :meth:`ElasticSampler.load_elastic_state`."""
+        self.elastic.load_elastic_state(state)
 
 
 class _Collate:

@@ -55,7 +55,7 @@ class Gradient:
         """Send it; ``squares`` measures what goes and what comes."""
         gradient = self.parameter.grad
         assert gradient is not None
-        if worker.size == 1:
+        if worker.everyone == 1:
             self.arrived = True
             return
         tensors.check(gradient, self.name)
@@ -66,7 +66,7 @@ class Gradient:
             self.bundle.add(self, worker, priority, squares)
             return
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
-        rest = {"reduce": "average", "priority": priority, "squares": squares}
+        rest = {"reduce": "average", "priority": priority, "squares": squares, "everyone": True}
         if flat.is_cuda and (self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype)):
             self.host = staging.pinned(flat)
         self.arrives = staging.start(

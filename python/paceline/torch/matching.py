@@ -23,11 +23,14 @@ class Matching:
         self.prefix = f"group {group}{again}"
         self._names = [f"{self.prefix}, collective {number}" for number in range(WINDOW)]
         self._count = 0
+        self._since = 0
         self._lock = threading.Lock()
 
-    def next(self) -> str:
-        """The name of the next collective."""
+    def next(self, since: int = 0) -> str:
+        """The name of the next collective. They are counted anew for each ``since``: whoever came to the job counts from then on."""
         with self._lock:
+            if since != self._since:
+                self._since, self._count = since, 0
             name = self._names[self._count % WINDOW]
             self._count += 1
         return name

@@ -1,12 +1,18 @@
 """The state of a job, for workers that come to it while it runs.
 
-Between two steps all workers stand still, and whoever came gets parameters, optimizer state, position in the data and whatever
-else was named, in place and from all workers that have it at once. What is shared is whatever has ``state_dict`` and
-``load_state_dict``.
+What is shared is whatever has ``state_dict`` and ``load_state_dict``, in place and from all workers that have it at once.
+
+A newcomer enters between two steps. Where it can, the others go on at once: trained parameters and what the optimizer keeps for them
+do not change before the step's gradients are applied, so they travel while that step is computed, and the newcomer listens to its
+gradients and makes the same updates. Before the next step it gets the little that is left, such as the position in the data, and
+trains from there on; until then the program does not see it. Elsewhere all stand still until it has everything: where the program
+posts operations of its own, looks at gradients before the step, or trains otherwise than synchronously with one
+:class:`~paceline.torch.DistributedOptimizer`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -14,12 +20,17 @@ from typing import Any
 import torch
 
 from paceline import world
-from paceline._native import PacelineError
+from paceline._native import PacelineError, Sharing
+from paceline.exchange import Exchange
 from paceline.torch.checkpoints import Stateful
+from paceline.torch.optimizer import DistributedOptimizer
 from paceline.torch.state import Hole, without_tensors
 
 #: Tensors with fewer bytes travel together.
 SMALL = 1 << 16
+
+#: What a worker has when others are about to get the state: nothing; what it heard in the last step; all.
+LACKS, LISTENED, HAS = range(3)
 
 
 class Elastic:
@@ -28,61 +39,231 @@ class Elastic:
     def __init__(self, parts: dict[str, Stateful]) -> None:
         self._parts = parts
         self._membership = world.membership()
-        self._membership.sharer = self._give
+        self._membership.sharer = self._meet
         #: Whether this worker came to a running job.
         self.joined = self._membership.worker.outside
+        #: Whether the others went on while this worker got the state.
+        self.listened = False
+        self._standing = LACKS if self.joined else HAS
         if self.joined:
             self._membership.enter()
-            self._take()
+            self._meet()
+            # One step of the others; then it has all, unless they did what cannot be followed, or somebody else came meanwhile.
+            while self._membership.joining is not None:
+                self._membership.joining.listen()
+            self._membership.see_members()
 
-    def _give(self) -> None:
-        states = self._states()
-        tensors = list(_tensors(states))
-        self._share(states, tensors)
+    def _meet(self) -> None:
+        """Between two steps, all workers: whoever lacks something gets it, or begins to."""
+        joining, self._membership.joining = self._membership.joining, None
+        self._membership.comparison = None
+        standings = self._membership.worker.roll_call(self._standing)
+        senders = [rank for rank, standing in enumerate(standings) if standing == HAS]
+        if len(senders) == len(standings):
+            return
+        if not senders:
+            raise PacelineError("all workers that had the state of the job are gone; start it again from its last checkpoint")
+        if LISTENED in standings and LACKS not in standings:
+            assert joining is not None, "who listened did so together with the others"
+            return self.share(senders, joining.optimizer)
+        # Ranks of newcomers are the last; who is missing elsewhere was lost just now.
+        if LISTENED not in standings and senders == list(range(len(senders))):
+            self._membership.joining = self._begin_joining(senders, len(standings) - len(senders), again=joining is not None)
+        if self._membership.joining is None:
+            self.share(senders)
 
-    def _take(self) -> None:
-        own = self._states()
-        received = self._share(None, None, own)
+    def _begin_joining(self, senders: list[int], newcomers: int, again: bool) -> Joining | None:
+        """Let newcomers listen, if the first of the senders says that they can; not ``again`` where it came to nothing."""
+        found = [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
+        optimizer = found[0] if list(self._membership.drains) == found[:1] else None
+        gives = self._standing == HAS
+        frame = None
+        if gives and optimizer is not None and optimizer.can_be_followed and not (again or self._membership.worker.own_before):
+            optimizer.drain()
+            frame = without_tensors(_in_order(optimizer.followed_state()))
+        frame = pickle.loads(self.tell(senders, "way of the state", pickle.dumps(frame) if gives else None))
+        if frame is None:
+            return None
+        if optimizer is None:
+            raise PacelineError("the others make steps with one DistributedOptimizer, which they gave to pl.elastic()")
+        return Joining(self, optimizer, senders, newcomers, None if gives else frame)
+
+    def share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
+        """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
+        worker, gives = self._membership.worker, self._standing == HAS
+        followed = [] if heard is None else list(_leaves(heard.followed_state(), torch.Tensor))
+        known = {_place(tensor) for tensor in followed}
+        with contextlib.nullcontext() if heard is None else heard.undrained():
+            states = self._states(heard)
+        frame = without_tensors(states, lambda tensor: _place(tensor) in known and tensor.numel() > 0) if gives else None
+        body = self.tell(senders, "state's frame", pickle.dumps(frame) if gives else None)
+        frame = pickle.loads(body)
+        if not gives:
+            states = _filled(frame, states)
+        holes, tensors = list(_leaves(frame, Hole)), list(_leaves(states, torch.Tensor))
+        packed = Packed([tensor for hole, tensor in zip(holes, tensors) if not hole.known])
+        worker.share_from(senders, "state", packed.regions)
+        told = torch.frombuffer(bytearray(body), dtype=torch.uint8)
+        worker.compare("state", [_region(told), *packed.regions])
+        if heard is not None:
+            self._membership.comparison = lambda: self._compare(heard)
+        if not gives:
+            packed.unpack()
+            self._load(states, heard)
+            self._standing = HAS
+
+    def _compare(self, heard: DistributedOptimizer) -> None:
+        """What was heard, with the updates that follow from it."""
+        packed = Packed(list(_leaves(_in_order(heard.followed_state()), torch.Tensor)))
+        self._membership.worker.compare("state", packed.regions)
+
+    def heard(self, complete: bool) -> None:
+        """This worker listened to a step, and made all updates or not."""
+        self._standing = LISTENED if complete else LACKS
+        self.listened = self.listened or complete
+
+    def tell(self, senders: list[int], what: str, body: bytes | None) -> bytes:
+        """What the first of the senders says, or the next where that one is lost; ``body`` is what this worker would say."""
+        worker = self._membership.worker
+        length = torch.tensor([len(body or b"")], dtype=torch.int64, device="cpu")
+        worker.share_from(senders, f"{what}, length", [_region(length)])
+        flat = torch.zeros(int(length), dtype=torch.uint8, device="cpu")
+        if body is not None and len(body) == len(flat):
+            flat.copy_(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        worker.share_from(senders, what, [_region(flat)])
+        return flat.numpy().tobytes()
+
+    def _load(self, received: dict[str, Any], heard: DistributedOptimizer | None) -> None:
         for name, part in self._parts.items():
             load = getattr(part, "load_elastic_state", part.load_state_dict)
+            if heard is not None and part is heard:
+                load = heard.load_heard_state
             load(received[name])
         adaptation = self._membership.adaptation
         if adaptation is not None and _POLICIES in received:
             adaptation.load_elastic_state(received[_POLICIES])
             adaptation.before_step()
 
-    def _states(self) -> dict[str, Any]:
-        found = {name: getattr(part, "elastic_state", part.state_dict)() for name, part in self._parts.items()}
+    def _states(self, heard: DistributedOptimizer | None) -> dict[str, Any]:
+        found = {
+            name: heard.heard_state() if part is heard else getattr(part, "elastic_state", part.state_dict)()
+            for name, part in self._parts.items()
+        }
         adaptation = self._membership.adaptation
         # Optimizers list parameters in the order in which they were first updated, which every worker has its own of.
         return _in_order(found if adaptation is None else {**found, _POLICIES: adaptation.elastic_state()})
 
-    def _share(self, states: Any, tensors: list[torch.Tensor] | None, own: Any = None) -> Any:
-        """Lengths first, then everything but tensors, then those."""
-        has_state = states is not None
+
+class Joining:
+    """One step in which newcomers listen, while what the others updated in the last one travels to them."""
+
+    def __init__(
+        self, elastic: Elastic, optimizer: DistributedOptimizer, senders: list[int], newcomers: int, frame: Any | None
+    ) -> None:
+        self._elastic, self.optimizer, self._senders = elastic, optimizer, senders
+        self._membership = world.membership()
+        #: Whether this worker listens.
+        self._listens = frame is not None
+        optimizer.drain()
+        own = _in_order(optimizer.followed_state())
+        if frame is not None and frame["described"] != own["described"]:
+            raise PacelineError("this worker's parameters are not those of the others; build the same model everywhere")
+        self._state = own if frame is None else _filled(frame, own)
+        tensors = list(_leaves(self._state, torch.Tensor))
+        self._versions = [(tensor, tensor._version) for tensor in tensors]
+        self._packed = Packed(tensors)
         worker = self._membership.worker
-        body = bytearray(pickle.dumps(without_tensors(states)) if has_state else b"")
-        length = torch.tensor([len(body)], dtype=torch.int64)
-        worker.share("state's length", [_region(length)], has_state)
-        flat = torch.frombuffer(body, dtype=torch.uint8) if has_state else torch.empty(int(length), dtype=torch.uint8)
-        worker.share("state's frame", [_region(flat)], has_state)
-        frame = states
-        if not has_state:
-            frame = _filled(pickle.loads(flat.numpy().tobytes()), own)
-            tensors = list(_tensors(frame))
-        assert tensors is not None
-        places = [_in_memory(tensor) for tensor in tensors]
-        small = [place for place in places if place.numel() < SMALL]
-        packed = torch.cat(small) if small else torch.empty(0, dtype=torch.uint8)
-        regions = [_region(place) for place in [packed, *places] if place is packed or place.numel() >= SMALL]
-        worker.share("state", [region for region in regions if region[1]], has_state)
-        if not has_state:
-            for place, part in zip(small, packed.split([place.numel() for place in small]) if small else ()):
-                place.copy_(part)
-            for tensor, place in zip(tensors, places):
+        self._sharing: Sharing | None = worker.begin_share(senders, "state", self._packed.regions)
+        worker.listen(newcomers)
+        #: Whether the step is made, or nobody listens any more.
+        self._over = False
+
+    def arrive(self) -> None:
+        """Wait until all have what travels; it may be changed then."""
+        sharing, self._sharing = self._sharing, None
+        if sharing is not None:
+            self._membership.worker.finish_share(sharing)
+            if self._listens:
+                self._packed.unpack()
+                self.optimizer.load_followed_state(self._state)
+
+    def end_step(self) -> None:
+        """The next step begins."""
+        if not self._over:
+            self.let_in()
+
+    # Those who train.
+
+    def say(self, said: dict[str, Any]) -> None:
+        """What this worker's optimizer is about to do."""
+        written = any(tensor._version != version for tensor, version in self._versions)
+        self._tell({**said, "updates": said["updates"] and not written})
+        self._over = said["step"]
+
+    def let_in(self) -> None:
+        """Nothing is left to listen to in this step: newcomers get the rest, and take part from now on."""
+        if not self._over:
+            self._tell(None)
+            self._complete()
+
+    # Those who listen.
+
+    def listen(self) -> None:
+        """Take part in what the others do in this step, until it is over."""
+        said = None
+        while not self._over:
+            self.optimizer.prepare_to_hear()
+            said = self._tell(None)
+            if said is None:
+                self.optimizer.zero_grad()
+                return self._complete()
+            if said["gradients"]:
+                self.optimizer.hear_gradients()
+            self._over = said["step"]
+            if not self._over:
+                self.optimizer.forget_heard()
+        assert said is not None
+        exchange = Exchange(self._membership.worker)
+        if said["exchanges"] is not None:
+            exchange.start([0.0] * said["exchanges"])
+        self.arrive()
+        self.optimizer.hear_step(said)
+        exchange.finish()
+        self._elastic.heard(complete=said["updates"])
+        self._membership.advance()
+
+    def _complete(self) -> None:
+        self._over = True
+        self.arrive()
+        self._membership.worker.listen(0)
+        self._membership.joining = None
+        self._elastic.share(self._senders, self.optimizer)
+        self._membership.see_members()
+
+    def _tell(self, said: dict[str, Any] | None) -> Any:
+        return pickle.loads(self._elastic.tell(self._senders, "step", None if self._listens else pickle.dumps(said)))
+
+
+class Packed:
+    """Tensors as they travel: large ones where they lie, small ones together."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._places = [_in_memory(tensor) for tensor in tensors]
+        self._small = [place for place in self._places if place.numel() < SMALL]
+        self._together = torch.cat(self._small) if self._small else torch.empty(0, dtype=torch.uint8)
+        large = [place for place in self._places if place.numel() >= SMALL]
+        self.regions = [_region(place) for place in [self._together, *large] if place.numel()]
+
+    def unpack(self) -> None:
+        """What came goes where it belongs."""
+        parts = self._together.split([place.numel() for place in self._small]) if self._small else ()
+        for place, part in zip(self._small, parts):
+            place.copy_(part)
+        with torch.no_grad():
+            for tensor, place in zip(self._tensors, self._places):
                 if not _is_plain(tensor):
                     tensor.copy_(place.view(tensor.dtype).view(tensor.shape))
-        return frame
 
 
 #: Under which policies' state travels.
@@ -116,16 +297,21 @@ def _in_order(state: Any) -> Any:
     return state
 
 
-def _tensors(state: Any) -> Iterator[torch.Tensor]:
+def _leaves(state: Any, kind: type) -> Iterator[Any]:
     """In the order they stand in, which is the same on all workers."""
-    if isinstance(state, torch.Tensor):
+    if isinstance(state, kind):
         yield state
     elif isinstance(state, dict):
         for value in state.values():
-            yield from _tensors(value)
+            yield from _leaves(value, kind)
     elif isinstance(state, (list, tuple)):
         for value in state:
-            yield from _tensors(value)
+            yield from _leaves(value, kind)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, torch.device]:
+    """Where it lies; tensors without elements lie nowhere."""
+    return (tensor.data_ptr(), tensor.nbytes, tensor.device)
 
 
 def _filled(frame: Any, own: Any) -> Any:
@@ -133,6 +319,8 @@ def _filled(frame: Any, own: Any) -> Any:
     if isinstance(frame, Hole):
         if isinstance(own, torch.Tensor) and (tuple(own.shape), own.dtype) == (frame.shape, frame.dtype):
             return own.detach()
+        if frame.known:
+            raise PacelineError("this worker's model and optimizer are not those of the others; build the same ones everywhere")
         return torch.empty(frame.shape, dtype=frame.dtype, device="cpu")
     if isinstance(frame, dict):
         ours = own if isinstance(own, dict) else {}

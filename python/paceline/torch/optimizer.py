@@ -78,6 +78,10 @@ class DistributedOptimizer(Optimizer):
         self._use: Handle | None = None
         #: Whether workers know what any of them used in this step.
         self._agreed = False
+        #: Whether whoever looks at the model's state sees all updates made.
+        self._drains_for_state = True
+        #: Whether somebody waited for all gradients of the last step before it was made.
+        self._synchronized = False
         self._said: set[str] = set()
         #: What measures the gradients of this step, and what measured those of the last; nothing where no policy asks.
         self._squares: Squares | None = None
@@ -125,6 +129,7 @@ class DistributedOptimizer(Optimizer):
         'synchronous'
         """
         following = modes.named(mode)
+        self._membership.let_in()
         self.drain()
         if self._mode is not None:
             self._mode.end(self._replica)
@@ -195,6 +200,99 @@ class DistributedOptimizer(Optimizer):
         self._order.adopt(state["order"])
         self._unseen = state["unseen"]
 
+    # What a worker that comes to the job needs to make the others' updates of the step that it listens to.
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether the updates of a step follow from averages and hyper-parameters, as far as the last step shows."""
+        known = self._order.agreed or not self._scheduled
+        return self._mode is None and known and not (self._whole_steps or self._hooked or self._synchronized)
+
+    def followed_state(self) -> dict[str, Any]:
+        """What updates read and write, and nothing else does. Some may be due."""
+        described = [gradient.description() for gradient in self._gradients.values()]
+        parameters = [parameter.detach() for parameter in self._gradients]
+        return {"described": described, "parameters": parameters, "inner": self._inner.state_dict()}
+
+    def load_followed_state(self, state: dict[str, Any]) -> None:
+        """Into the optimizer inside; parameters are where they belong."""
+        self._inner.load_state_dict(state["inner"])
+
+    def heard_state(self) -> dict[str, Any]:
+        """What whoever followed a step has not got by that."""
+        return {"groups": self._hyper_parameters(), "order": self._order.known(), "unseen": self._unseen}
+
+    def load_heard_state(self, state: dict[str, Any]) -> None:
+        """Go on as the others do."""
+        self._use_hyper_parameters(state["groups"])
+        self._order.adopt(state["order"])
+        self._unseen = state["unseen"]
+
+    @contextlib.contextmanager
+    def undrained(self) -> Iterator[None]:
+        """Inside, looking at the model's state makes no updates that are due."""
+        self._drains_for_state = False
+        try:
+            yield
+        finally:
+            self._drains_for_state = True
+
+    def prepare_to_hear(self) -> None:
+        """Have memory for gradients before others wait for it."""
+        for parameter in self._gradients:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def hear_gradients(self) -> None:
+        """Take part in averaging the others' gradients, without one of this worker's own."""
+        self._agree_on_use()
+        for gradient in self._gradients.values():
+            if not gradient.posted:
+                gradient.parameter.grad = None
+
+    def hear_step(self, said: dict[str, Any]) -> None:
+        """Make the others' updates of gradients that were heard."""
+        if said["updates"]:
+            self._use_hyper_parameters(said["groups"])
+            for place in said["kept"]:
+                parameter = self._by_place[place].parameter
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
+            self._pending = Step(self._inner, due, said["learning_rate"])
+            # As others do after the step: gradients are gone when they are used.
+            self.zero_grad()
+        else:
+            self.forget_heard()
+
+    def forget_heard(self) -> None:
+        """Gradients that were heard are of no use any more."""
+        self._wait_for_all()
+        self.zero_grad()
+
+    def _say(self, *, step: bool, gradients: bool, updates: bool) -> None:
+        """Tell those who listen what is done now: gradients are averaged, and a step made, with updates that follow from them."""
+        joining, adaptation = self._membership.joining, self._membership.adaptation
+        if joining is not None:
+            kept = [place for place, gradient in self._by_place.items() if gradient.parameter.grad is not None]
+            joining.say(
+                {
+                    "step": step, "gradients": gradients, "updates": updates, "groups": self._hyper_parameters(), "kept": kept,
+                    "learning_rate": 1.0 if adaptation is None else adaptation.learning_rate,
+                    "exchanges": None if adaptation is None else adaptation.numbers,
+                }
+            )  # fmt: skip
+
+    def _hyper_parameters(self) -> list[dict[str, Any]]:
+        return [{key: value for key, value in group.items() if key != "params"} for group in self._inner.param_groups]
+
+    def _use_hyper_parameters(self, groups: Sequence[dict[str, Any]]) -> None:
+        for group, theirs in zip(self._inner.param_groups, groups):
+            group.update(theirs)
+
+    @property
+    def _hooked(self) -> bool:
+        return bool(self._inner._optimizer_step_pre_hooks or self._inner._optimizer_step_post_hooks)
+
     # The step. `torch.compile` of a whole training step leaves these to Python, as it does PyTorch's own.
 
     @torch._disable_dynamo
@@ -203,10 +301,13 @@ class DistributedOptimizer(Optimizer):
         if closure is not None:
             raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
         self.drain()
+        self._membership.check()
         if self._mode is not None:
             return self._step_by_itself(self._mode)
         # Whoever waited for all gradients, to look at them or to clip them, has no update left for the next step.
-        synchronized = self._agreed
+        synchronized = self._synchronized = self._agreed
+        hooked = self._hooked
+        self._say(step=True, gradients=not synchronized, updates=not (synchronized or hooked))
         if not (synchronized or self._agree_on_use()):
             raise PacelineError(
                 "step() without a backward pass since the last one: was it called twice?"
@@ -217,12 +318,13 @@ class DistributedOptimizer(Optimizer):
         if self._unseen is None:
             self._unseen = self._order.unseen(self._by_place)
         self._agree_on_order()
-        hooked = self._inner._optimizer_step_pre_hooks or self._inner._optimizer_step_post_hooks
         if hooked:
             self._say_once("a step hook", "expects all parameters at once")
         # What nobody used but was zeroed instead of dropped decays like the others.
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
         adaptation = self._exchange()
+        if self._membership.joining is not None:
+            self._membership.joining.arrive()
         self._pending = Step(self._inner, due, 1.0 if adaptation is None else adaptation.learning_rate)
         if hooked:
             self._wait_for_all()
@@ -344,6 +446,7 @@ class DistributedOptimizer(Optimizer):
         # Updates that are due here may be made elsewhere: all workers must ask alike.
         self.drain()
         if not self._agreed:
+            self._say(step=False, gradients=True, updates=False)
             self._agreed = self._agree_on_use()
         self._flush()
 
@@ -406,7 +509,8 @@ class DistributedOptimizer(Optimizer):
         return attachments
 
     def _drain_for(self, *_: Any) -> None:
-        self.drain()
+        if self._drains_for_state:
+            self.drain()
 
     def _before_model(self, *_: Any) -> None:
         # Whoever uses these, nobody says when: they must be there from the beginning.
@@ -483,13 +587,13 @@ class DistributedOptimizer(Optimizer):
         A worker that used all of them need not wait to hear what others used. False if nobody used any.
         """
         used = [gradient.used for gradient in self._gradients.values()]
-        if self._worker.size == 1:
+        if self._worker.everyone == 1:
             return any(used)
         if self._use is not None:
             self._use.wait()
         anywhere = torch.tensor(used, dtype=torch.uint8, device="cpu")
         # Ahead of everything else, since some worker may wait for it.
-        rest = {"reduce": "max", "priority": -1}
+        rest = {"reduce": "max", "priority": -1, "everyone": True}
         self._use = staging.post(
             self._worker, None, "gradients in use", "all_reduce", "u8", [len(used)], anywhere, anywhere, rest
         )

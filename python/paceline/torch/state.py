@@ -6,7 +6,7 @@ This module posts nothing by itself; it knows the collectives of all workers.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -96,17 +96,20 @@ def same_everywhere(ours: Any, root_rank: int) -> None:
 class Hole:
     """Where a tensor stands in a state that travels without its tensors."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, known: bool = False) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        #: Whether it is there already.
+        self.known = known
 
 
-def without_tensors(state: Any) -> Any:
+def without_tensors(state: Any, is_known: Callable[[torch.Tensor], bool] = lambda _: False) -> Any:
+    """``state`` with a hole for each tensor, which says whether it is known where the state goes."""
     if isinstance(state, torch.Tensor):
-        return Hole(state)
+        return Hole(state, is_known(state))
     if isinstance(state, dict):
-        return {key: without_tensors(value) for key, value in state.items()}
+        return {key: without_tensors(value, is_known) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(without_tensors(value) for value in state)
+        return type(state)(without_tensors(value, is_known) for value in state)
     return state
 
 

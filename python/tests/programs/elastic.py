@@ -14,34 +14,87 @@ import paceline.torch as pl
 from paceline import world
 
 SAMPLES, BATCH = 1200, 4
+#: What this program does besides, in the steps that newcomers listen to or in all.
+EXTRA = os.environ.get("TEST_EXTRA", "")
+WIDTH, EPOCHS = int(os.environ.get("TEST_WIDTH", "500")), int(os.environ.get("TEST_EPOCHS", "1"))
+
+
+class Tracked(torch.nn.Module):
+    """Forward passes change it, as they do layers that normalise batches."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.mean.lerp_(values.detach().mean(0), 0.1)
+        return values
+
 
 pl.init()
 # Newcomers begin with other parameters than they end with.
 torch.manual_seed(os.getpid())
 generator = torch.Generator().manual_seed(1)
 data = torch.utils.data.TensorDataset(torch.arange(SAMPLES), torch.randn(SAMPLES, 8, generator=generator))
-model = torch.nn.Sequential(torch.nn.Linear(8, 500), torch.nn.ReLU(), torch.nn.Linear(500, 100), torch.nn.Linear(100, 3))
-optimizer = pl.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model)
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, WIDTH), Tracked(WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 100), torch.nn.Linear(100, 3),
+    # Nobody uses it.
+    torch.nn.ModuleList([torch.nn.Linear(2, 2)]),
+)  # fmt: skip
+trained = model[:5]
+optimizer = pl.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01), model)
+if "policies" in EXTRA:
+    pl.attach(batch_size=BATCH)
+if "dies listening" in EXTRA:
+    optimizer.hear_step = lambda said: os.kill(os.getpid(), signal.SIGKILL)
+if "dies entering" in EXTRA:
+    optimizer.hear_gradients = lambda: os.kill(os.getpid(), signal.SIGKILL)
 loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3)
+print("built", flush=True)
 shared = pl.elastic(model=model, optimizer=optimizer, loader=loader)
-print(f"ready joined={shared.joined} size={pl.size()} process={os.getpid()}", flush=True)
+print(f"ready joined={shared.joined} listened={shared.listened} size={pl.size()} process={os.getpid()}", flush=True)
 held = pathlib.Path(os.environ["TEST_HELD"]) if "TEST_HELD" in os.environ else None
+held_in = int(os.environ.get("TEST_HELD_IN", "-1"))
 die_at = [int(step) for step in os.environ.get("TEST_DIE_AT", "-1").split(",")]
-for _ in loader.epochs(1):
+for epoch in loader.epochs(EPOCHS):
     for numbers, inputs in loader:
         step, member = world.membership().step, pl.members()[pl.rank()]
-        print(f"dealt {step} {member} {','.join(map(str, numbers.tolist()))} size={pl.size()}", flush=True)
+        print(f"dealt {step} {member} {','.join(map(str, numbers.tolist()))} size={pl.size()} epoch={epoch}", flush=True)
+        listened = world.membership().joining is not None
+        if listened and EXTRA == f"{pl.rank()} is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if listened and "ends" in EXTRA:
+            raise SystemExit
+        if "sums" in EXTRA or (listened and "adds" in EXTRA):
+            assert pl.all_reduce(torch.ones(3), torch.distributed.ReduceOp.SUM).tolist() == [pl.size()] * 3
         optimizer.zero_grad()
-        (model(inputs).square().mean() * loader.weight).backward()
+        (trained(inputs).square().mean() * loader.weight).backward()
         if step in die_at and pl.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if listened and "skips" in EXTRA:
+            # All gradients are waited for, and then the step is not made.
+            optimizer.synchronize()
+            optimizer.zero_grad()
+            (trained(inputs).square().mean() * loader.weight).backward()
+        if listened and "clips" in EXTRA:
+            pl.clip_grad_norm_(optimizer, 1e-3)
+        if listened and "writes" in EXTRA:
+            with torch.no_grad():
+                model[0].weight.mul_(0.5)
+        while held and held_in == step and not held.exists():
+            time.sleep(0.02)
+        if "slows" in EXTRA:
+            optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
         optimizer.step()
         # The test says when it has seen enough.
-        time.sleep(0.01 if not held or held.exists() or step < 10 else 0.4)
+        time.sleep(0.01 if not held or held.exists() or step < 10 or held_in >= 0 else 0.4)
 shown = pl.metrics()
 print(f"metrics of {len(shown.workers) if shown else 0} workers", flush=True)
 # Where workers train in groups, they are equal from here on.
 optimizer.switch("synchronous")
-digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
+tracked = int(model[1].passes)
+digest = hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in model.parameters())).hexdigest()
 updates = {int(state["step"]) for state in optimizer.state_dict()["state"].values()}
-print(f"parameters {digest[:16]} updates={updates}", flush=True)
+print(f"parameters {digest[:16]} updates={updates} tracked={tracked}", flush=True)
