@@ -65,12 +65,12 @@ class Elastic:
             raise PacelineError("all workers that had the state of the job are gone; start it again from its last checkpoint")
         if LISTENED in standings and LACKS not in standings:
             assert joining is not None, "who listened did so together with the others"
-            return self.share(senders, joining.optimizer)
+            return self._share(senders, joining.optimizer)
         # Ranks of newcomers are the last; who is missing elsewhere was lost just now.
         if LISTENED not in standings and senders == list(range(len(senders))):
             self._membership.joining = self._begin_joining(senders, len(standings) - len(senders), again=joining is not None)
         if self._membership.joining is None:
-            self.share(senders)
+            self._share(senders)
 
     def _begin_joining(self, senders: list[int], newcomers: int, again: bool) -> Joining | None:
         """Let newcomers listen, if the first of the senders says that they can; not ``again`` where it came to nothing."""
@@ -81,14 +81,14 @@ class Elastic:
         if gives and optimizer is not None and optimizer.can_be_followed and not (again or self._membership.worker.own_before):
             optimizer.drain()
             frame = without_tensors(_in_order(optimizer.followed_state()))
-        frame = pickle.loads(self.tell(senders, "way of the state", pickle.dumps(frame) if gives else None))
+        frame = pickle.loads(self._tell(senders, "way of the state", pickle.dumps(frame) if gives else None))
         if frame is None:
             return None
         if optimizer is None:
             raise PacelineError("the others make steps with one DistributedOptimizer, which they gave to pl.elastic()")
         return Joining(self, optimizer, senders, newcomers, None if gives else frame)
 
-    def share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
+    def _share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
         """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
         worker, gives = self._membership.worker, self._standing == HAS
         followed = [] if heard is None else list(_leaves(heard.followed_state(), torch.Tensor))
@@ -96,7 +96,7 @@ class Elastic:
         with contextlib.nullcontext() if heard is None else heard.undrained():
             states = self._states(heard)
         frame = without_tensors(states, lambda tensor: _place(tensor) in known and tensor.numel() > 0) if gives else None
-        body = self.tell(senders, "state's frame", pickle.dumps(frame) if gives else None)
+        body = self._tell(senders, "state's frame", pickle.dumps(frame) if gives else None)
         frame = pickle.loads(body)
         if not gives:
             states = _filled(frame, states)
@@ -117,12 +117,12 @@ class Elastic:
         packed = Packed(list(_leaves(_in_order(heard.followed_state()), torch.Tensor)))
         self._membership.worker.compare("state", packed.regions)
 
-    def heard(self, complete: bool) -> None:
+    def _heard(self, complete: bool) -> None:
         """This worker listened to a step, and made all updates or not."""
         self._standing = LISTENED if complete else LACKS
         self.listened = self.listened or complete
 
-    def tell(self, senders: list[int], what: str, body: bytes | None) -> bytes:
+    def _tell(self, senders: list[int], what: str, body: bytes | None) -> bytes:
         """What the first of the senders says, or the next where that one is lost; ``body`` is what this worker would say."""
         worker = self._membership.worker
         length = torch.tensor([len(body or b"")], dtype=torch.int64, device="cpu")
@@ -229,7 +229,7 @@ class Joining:
         self.arrive()
         self.optimizer.hear_step(said)
         exchange.finish()
-        self._elastic.heard(complete=said["updates"])
+        self._elastic._heard(complete=said["updates"])
         self._membership.advance()
 
     def _complete(self) -> None:
@@ -237,11 +237,11 @@ class Joining:
         self.arrive()
         self._membership.worker.listen(0)
         self._membership.joining = None
-        self._elastic.share(self._senders, self.optimizer)
+        self._elastic._share(self._senders, self.optimizer)
         self._membership.see_members()
 
     def _tell(self, said: dict[str, Any] | None) -> Any:
-        return pickle.loads(self._elastic.tell(self._senders, "step", None if self._listens else pickle.dumps(said)))
+        return pickle.loads(self._elastic._tell(self._senders, "step", None if self._listens else pickle.dumps(said)))
 
 
 class Packed:
