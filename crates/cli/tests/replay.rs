@@ -265,6 +265,10 @@ fn a_worker_that_does_not_say_how_many_others_there_were_is_not_alone() {
         let said = if ranks.is_empty() { "more workers than the 1" } else { "of 3 workers" };
         let found = report(&["replay", &recorded, "--trace-out", written]);
         assert!(notes(&found).contains(said), "{found}");
+        let text = String::from_utf8(paceline(&["replay", &recorded]).stdout).unwrap();
+        let head =
+            if ranks.is_empty() { "1 worker (of how many is not said)" } else { "1 of 3 workers" };
+        assert!(text.contains(head), "{text}");
         // What is written of it says no more than it does.
         for trace in [&recorded, written] {
             for asked in

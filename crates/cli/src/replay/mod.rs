@@ -193,6 +193,11 @@ fn predict(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(Report, Played)> 
     }
     for case in cases() {
         notes.extend(case.left_out(loaded)?);
+        if case.averages_in_groups() {
+            notes.push(format!(
+                "{case}: workers average in groups, so they do not have the sum of all after a step"
+            ));
+        }
     }
     let uneven = cases().filter(|_| arguments.alike).map(|case| case.uneven(loaded));
     for (workers, count) in uneven.filter(|(_, count)| *count > 0) {

@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Context, Result};
 use paceline_job::graph::Graph;
 use paceline_replay::graph::{Change, ChangeError, Network, Scenario, play};
+use paceline_sync::{program::Semantics, strategy::by_name};
 use serde::Serialize;
 use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
@@ -215,6 +216,16 @@ impl Case {
         let one_host = Carrier::of(loaded, &loaded.scenario.graph) == Carrier::Memory;
         let more = self.workers(loaded) > loaded.scenario.graph.workers.len();
         asks && more && one_host && !self.knows_wires(loaded)
+    }
+
+    /// Whether it asks for a strategy after which workers do not all have the same.
+    pub fn averages_in_groups(&self) -> bool {
+        let averages = |change: &Change| match change {
+            Change::Strategy(choice) => by_name(&choice.to_string())
+                .is_some_and(|strategy| strategy.semantics() != Semantics::Reduce),
+            _ => false,
+        };
+        self.changes.iter().any(averages)
     }
 
     /// Whether it asks for company for a worker that was alone, of which it is not known what it would send.

@@ -138,10 +138,16 @@ impl Report {
         let plural = |count: usize, what: &str| {
             format!("{count} {what}{}", if count == 1 { "" } else { "s" })
         };
+        let unsaid = loaded.missing.is_some_and(|peers| peers.wanted.is_none());
+        let workers = match unsaid {
+            true => {
+                format!("{} (of how many is not said)", workers_there(self.workers, self.workers))
+            }
+            false => workers_there(self.workers, self.workers + self.missing_workers),
+        };
         writeln!(
             text,
-            "{} on {}, {} ({} of them to warm up), {} a step",
-            workers_there(self.workers, self.workers + self.missing_workers),
+            "{workers} on {}, {} ({} of them to warm up), {} a step",
             plural(self.hosts, "host"),
             plural(self.steps, "step"),
             self.skipped,
