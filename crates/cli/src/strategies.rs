@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use paceline_job::{ByteSize, Rate, StrategyChoice, script::Target};
 use paceline_sync::{
+    groups::Terrain,
     program::{Semantics, Span, Strategy},
     strategy::{self, Shuffle, UnknownStrategy},
 };
@@ -21,6 +22,9 @@ use world::{World, WorldSize};
 
 /// Beyond this many ranks, only those asked for are listed.
 const RANKS_LISTED: u32 = 8;
+
+/// More are not shown.
+const MOST_HOSTS: u32 = 256;
 
 /// List and explain the strategies; show one in a small world, with a proof.
 ///
@@ -46,7 +50,7 @@ pub struct StrategiesArgs {
     pub name: Option<String>,
 
     /// Show what `auto` chooses for each message size, and why.
-    #[arg(long, conflicts_with_all = ["name", "rank", "svg", "elements", "step"])]
+    #[arg(long, conflicts_with_all = ["name", "rank", "svg", "elements", "step", "topology", "racks"])]
     pub auto: bool,
 
     /// Show what each strategy costs on a topology: as published for DS-Sync, and by its programs; with --svg as a drawing.
@@ -57,8 +61,8 @@ pub struct StrategiesArgs {
     #[arg(long, value_name = "BYTES", default_value = "64MiB", requires = "cost")]
     pub bytes: ByteSize,
 
-    /// With --cost: a file that `paceline topology` writes [default: --ranks on --hosts in --racks].
-    #[arg(long, value_name = "FILE", requires = "cost")]
+    /// A file that `paceline topology` writes, with a rank on each of its hosts [default: --ranks on --hosts in --racks].
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "hosts", "racks", "uplink"])]
     pub topology: Option<PathBuf>,
 
     /// With --cost: what a rack's uplink carries [default: a quarter of what its hosts do together].
@@ -79,7 +83,7 @@ pub struct StrategiesArgs {
 
     /// Links that others' traffic slows down, separated by commas: uplinks of racks, such as rack1, and wires of hosts,
     /// such as host5.
-    #[arg(long, value_name = "LINK,...", value_delimiter = ',', requires = "racks")]
+    #[arg(long, value_name = "LINK,...", value_delimiter = ',')]
     pub contended: Vec<Target>,
 
     /// Elements of the chunk.
@@ -178,13 +182,12 @@ fn show_auto(arguments: &StrategiesArgs) -> Result<String> {
 }
 
 fn show_cost(arguments: &StrategiesArgs) -> Result<String> {
-    let size = world_size(arguments)?;
+    let (size, marks) = seats(arguments)?;
     let racks = arguments.racks.unwrap_or(1);
     let (topology, view) = match &arguments.topology {
         Some(file) => cost::of_file(read_topology(file)?),
         None => cost::of_size(size, racks, arguments.bandwidth, arguments.uplink),
     };
-    let marks = groups::terrain(size, arguments.racks, &arguments.contended)?;
     let costs = cost::Costs::new(&topology, &view, marks, arguments.bytes);
     if let Some(file) = &arguments.svg {
         fs::write(file, costs.draw())
@@ -194,12 +197,11 @@ fn show_cost(arguments: &StrategiesArgs) -> Result<String> {
 }
 
 fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
-    let size = world_size(arguments)?;
-    let terrain = groups::terrain(size, arguments.racks, &arguments.contended)?;
+    let (size, terrain) = seats(arguments)?;
     let unknown = |unknown: UnknownStrategy| UsageError::new(unknown.to_string());
     let strategy = strategy::find_on(name, terrain.clone()).map_err(unknown)?;
-    if let Some(rank) = arguments.rank.filter(|rank| *rank >= arguments.ranks) {
-        let last = arguments.ranks - 1;
+    if let Some(rank) = arguments.rank.filter(|rank| *rank >= size.ranks) {
+        let last = size.ranks - 1;
         let text =
             format!("there is no rank {rank}: ranks are 0 to {last} (--ranks says how many)");
         return Err(UsageError::new(text).into());
@@ -215,7 +217,7 @@ fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
     }
     let listed: Vec<u32> = match arguments.rank {
         Some(rank) => vec![rank],
-        None if arguments.ranks <= RANKS_LISTED => (0..arguments.ranks).collect(),
+        None if size.ranks <= RANKS_LISTED => (0..size.ranks).collect(),
         None => Vec::new(),
     };
     if arguments.json {
@@ -234,6 +236,26 @@ fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
     }
     shown += &world.words(&proof);
     Ok(shown)
+}
+
+/// Who sits where: as the topology says, or spread over racks.
+fn seats(arguments: &StrategiesArgs) -> Result<(WorldSize, Option<Terrain>)> {
+    let Some(file) = &arguments.topology else {
+        let size = world_size(arguments)?;
+        return Ok((size, groups::terrain(size, arguments.racks, &arguments.contended)?));
+    };
+    let (_, view) = cost::of_file(read_topology(file)?);
+    let hosts = match u32::try_from(view.size()) {
+        Ok(hosts @ 1..=MOST_HOSTS) => hosts,
+        _ => {
+            let (file, hosts) = (file.display(), view.size());
+            let text = format!("{file} has {hosts} hosts; worlds of 1 to {MOST_HOSTS} are shown");
+            return Err(UsageError::new(text).into());
+        }
+    };
+    let size = WorldSize { ranks: hosts, hosts };
+    let terrain = Terrain::of_view(&view).unwrap_or_default();
+    Ok((size, Some(groups::marked(terrain, &arguments.contended)?)))
 }
 
 fn world_size(arguments: &StrategiesArgs) -> Result<WorldSize> {

@@ -4,6 +4,9 @@ use crate::{Rate, View};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt, time::Duration};
 
+/// Racks are few: something is kept for each.
+pub(crate) const MOST_RACKS: u32 = 1 << 16;
+
 /// One direction of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
@@ -110,6 +113,14 @@ pub enum TopologyError {
         /// How many uplinks there are.
         racks: u32,
     },
+    /// Number racks from 0.
+    #[error("host `{host}` is in rack {rack}; racks are numbered from 0 to {}", MOST_RACKS - 1)]
+    TooManyRacks {
+        /// Whose rack it is.
+        host: String,
+        /// Which.
+        rack: u32,
+    },
     /// Give every link a rate above zero.
     #[error("a link carries nothing; leave its host out, or give it a rate")]
     NoRate,
@@ -159,21 +170,36 @@ impl Topology {
     /// Read a topology file (TOML), and refuse what cannot be.
     pub fn parse(text: &str) -> Result<Topology, TopologyError> {
         let topology: Topology = toml::from_str(text)?;
-        let racks = topology.uplinks.len() as u32;
+        topology.check()?;
+        Ok(topology)
+    }
+
+    /// Whether it makes sense, wherever it comes from.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        let racks = self.uplinks.len() as u32;
         let mut names = BTreeSet::new();
-        for Host { name, rack, .. } in &topology.hosts {
+        for Host { name, rack, .. } in &self.hosts {
             if !names.insert(name) {
                 return Err(TopologyError::Twice(name.clone()));
             }
             if racks > 0 && *rack >= racks {
                 return Err(TopologyError::NoUplink { host: name.clone(), rack: *rack, racks });
             }
+            if *rack >= MOST_RACKS {
+                return Err(TopologyError::TooManyRacks { host: name.clone(), rack: *rack });
+            }
         }
-        let mut links = topology.hosts.iter().map(|host| host.link).chain(topology.uplinks.clone());
+        let mut links = self.hosts.iter().map(|host| host.link).chain(self.uplinks.clone());
         if links.any(|link| link.rate.bytes_per_second() <= 0.0) {
             return Err(TopologyError::NoRate);
         }
-        Ok(topology)
+        Ok(())
+    }
+
+    /// How many racks it has.
+    pub fn racks(&self) -> u32 {
+        let of_hosts = self.hosts.iter().map(|host| host.rack.saturating_add(1)).max();
+        of_hosts.unwrap_or(0).max(self.uplinks.len() as u32)
     }
 
     /// As a file that [`Topology::parse`] reads.

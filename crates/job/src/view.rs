@@ -1,6 +1,6 @@
 //! Who takes part, and what is in force: an immutable, versioned [`View`].
 
-use crate::{Batch, ByteSize, Contended, Fusion, Link, Topology};
+use crate::{Batch, ByteSize, Contended, Fusion, Link, Topology, topology::MOST_RACKS};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -249,6 +249,17 @@ pub enum SettingsError {
     /// An operation takes some time, and whoever asks again at once asks for ever.
     #[error("{0} is 0; give it some time, such as 10s")]
     NoTime(&'static str),
+    /// See what is wrong with it.
+    #[error("topology: {0}")]
+    Topology(String),
+    /// Name racks that there are.
+    #[error("contended: there is no rack {rack}; the topology has {racks}, from 0")]
+    NoRack {
+        /// Which.
+        rack: u32,
+        /// How many there are.
+        racks: u32,
+    },
 }
 
 impl Settings {
@@ -274,13 +285,22 @@ impl Settings {
                 return Err(SettingsError::NoTime(name));
             }
         }
-        Ok(())
+        let mut racks = MOST_RACKS;
+        if let Some(topology) = &self.topology {
+            topology.check().map_err(|problem| SettingsError::Topology(problem.to_string()))?;
+            racks = topology.racks();
+        }
+        match self.contended.racks.iter().find(|rack| **rack >= racks) {
+            Some(rack) => Err(SettingsError::NoRack { rack: *rack, racks }),
+            None => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Host, Rate};
 
     #[test]
     fn hosts_are_numbered_in_order_of_appearance() {
@@ -298,6 +318,22 @@ mod tests {
         let timeout = Duration::ZERO;
         let none = Settings { timeout, ..Settings::default() };
         assert_eq!(none.validate(), Err(SettingsError::NoTime("timeout")));
+        let link = Link { rate: Rate::from_bytes_per_second(1e6), latency: Duration::ZERO };
+        let host = |rack| Host { name: "a".to_string(), rack, link };
+        let topology =
+            |rack| Topology { hosts: vec![host(rack)], uplinks: vec![link; 2], memory: link };
+        let on = |rack, contended: &[u32]| Settings {
+            topology: Some(Arc::new(topology(rack))),
+            contended: Contended {
+                racks: contended.iter().copied().collect(),
+                ..Contended::default()
+            },
+            ..Settings::default()
+        };
+        assert_eq!(on(1, &[0, 1]).validate(), Ok(()));
+        assert!(matches!(on(7, &[]).validate(), Err(SettingsError::Topology(_))));
+        let (rack, racks) = (u32::MAX, 2);
+        assert_eq!(on(1, &[rack]).validate(), Err(SettingsError::NoRack { rack, racks }));
         let none = Settings { stall_report: timeout, ..Settings::default() };
         assert_eq!(none.validate(), Err(SettingsError::NoTime("stall_report")));
     }

@@ -130,6 +130,14 @@ impl Resolver {
     }
 }
 
+impl AutoTable {
+    /// What all workers of a view use for which size where nobody named a strategy, and why.
+    pub fn for_view(view: &View) -> AutoTable {
+        let hosts: Arc<[u32]> = view.host_indices().into();
+        table(&CostModel::for_view(view), Known::of(view).as_ref(), &hosts)
+    }
+}
+
 fn table(model: &CostModel, known: Option<&Known>, hosts: &Arc<[u32]>) -> AutoTable {
     match known.filter(|_| hosts.len() <= Known::MOST_MEMBERS) {
         None => AutoTable::new(hosts, model),

@@ -21,7 +21,12 @@ pub fn terrain(
     racks: Option<u32>,
     contended: &[Target],
 ) -> Result<Option<Terrain>> {
-    let Some(racks) = racks else { return Ok(None) };
+    let Some(racks) = racks else {
+        if !contended.is_empty() {
+            return Err(UsageError::new("--contended needs --racks or --topology").into());
+        }
+        return Ok(None);
+    };
     let hosts = size.hosts;
     if racks > hosts {
         let text =
@@ -37,6 +42,14 @@ pub fn terrain(
     for rack in 0..racks {
         terrain.racks.extend((0..all.part(rack, racks).len).map(|_| rack));
     }
+    marked(terrain, contended).map(Some)
+}
+
+/// With these links contended.
+pub fn marked(mut terrain: Terrain, contended: &[Target]) -> Result<Terrain> {
+    let (hosts, racks) =
+        (terrain.racks.len(), terrain.racks.iter().max().map_or(0, |last| last + 1));
+    terrain.contended_racks.resize(racks as usize, false);
     for target in contended {
         let marks = match target {
             Target::Host(host) => terrain.contended_hosts.get_mut(*host),
@@ -52,7 +65,7 @@ pub fn terrain(
         };
         *mark = true;
     }
-    Ok(Some(terrain))
+    Ok(terrain)
 }
 
 /// The plan, and what it does.

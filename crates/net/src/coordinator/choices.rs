@@ -2,14 +2,14 @@
 //! why. The choice itself is made elsewhere, from the same view.
 
 use paceline_job::{ByteSize, Link, StrategyChoice, View};
-use paceline_sync::strategy::{AutoTable, CostModel};
+use paceline_sync::strategy::AutoTable;
 
 /// The lines, once the view's links are measured; none if somebody else chose.
 pub(super) fn lines(view: &View) -> Vec<String> {
     if view.settings.strategy != StrategyChoice::auto() {
         return Vec::new();
     }
-    let table = AutoTable::new(&view.host_indices(), &CostModel::for_view(view));
+    let table = AutoTable::for_view(view);
     let entries: Vec<_> = table.entries().collect();
     let sizes: Vec<String> = entries
         .iter()
@@ -45,8 +45,8 @@ fn measured(view: &View) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_job::{Measured, Rate, Settings};
-    use std::time::Duration;
+    use paceline_job::{Host, Measured, Rate, Settings, Topology};
+    use std::{sync::Arc, time::Duration};
 
     fn link(bytes_per_second: f64, microseconds: u64) -> Option<Link> {
         let rate = Rate::from_bytes_per_second(bytes_per_second);
@@ -66,13 +66,28 @@ mod tests {
         let [choice, why] = &lines(&view)[..] else { panic!("{:?}", lines(&view)) };
         let said = "measured 12 µs and 4000 MB/s inside a host, 90 µs and 125 MB/s between hosts";
         assert!(choice.ends_with(said), "{choice}");
-        let table = AutoTable::new(&view.host_indices(), &CostModel::for_view(&view));
+        let table = AutoTable::for_view(&view);
         for (_, strategy, _) in table.entries() {
             assert!(choice.contains(&*strategy.name()), "{choice}");
         }
         let largest = table.for_bytes(u64::MAX).name();
         assert!(why.starts_with(&format!("why {largest}: ")), "{why}");
         assert!(why.contains("on 4 members and 2 hosts take about"), "{why}");
+    }
+
+    #[test]
+    fn where_racks_are_known_it_is_said_what_is_done_there() {
+        let mut view = view("auto", Measured::default());
+        let link = link(1e8, 20).unwrap();
+        let host = |(rack, name): (u32, &str)| Host { name: name.to_string(), rack, link };
+        let slow = Link { rate: Rate::from_bytes_per_second(1e7), ..link };
+        let hosts = (0..).zip(["a", "b"]).map(host).collect();
+        let topology = Topology { hosts, uplinks: vec![slow; 2], memory: link };
+        let flat = lines(&view);
+        view.settings.topology = Some(Arc::new(topology));
+        assert_ne!(lines(&view), flat);
+        let largest = AutoTable::for_view(&view).for_bytes(u64::MAX).name().to_string();
+        assert!(lines(&view)[1].starts_with(&format!("why {largest}: ")), "{:?}", lines(&view));
     }
 
     #[test]
