@@ -1,6 +1,8 @@
 //! `paceline topology`: where hosts sit and what joins them, from a file, from labels, or found out by the workers of a job;
 //! as a tree, as JSON and as a file. How it is found out is not known here.
 
+mod slurm;
+
 use crate::{exit::UsageError, settings::read_topology};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -19,6 +21,7 @@ Examples:
   paceline run -n 4 -- paceline topology -o net.toml      on each machine of a job
   kubectl get nodes -L topology.kubernetes.io/zone --no-headers | awk '{print $1, $6}' > labels.txt
   paceline topology --labels labels.txt --bandwidth 10gbit --uplink 20gbit -o net.toml
+  paceline topology --labels /etc/slurm/topology.conf --bandwidth 10gbit -o net.toml
   paceline run -n 4 --topology net.toml --strategy shuffle -- python train.py
 
 Exit codes:
@@ -30,7 +33,7 @@ pub struct TopologyArgs {
     #[arg(conflicts_with = "labels")]
     pub file: Option<PathBuf>,
 
-    /// A file with a host and its rack's name in each line.
+    /// A file with a host and its rack's name in each line, or Slurm's topology.conf.
     #[arg(long, value_name = "FILE", requires = "bandwidth")]
     pub labels: Option<PathBuf>,
 
@@ -102,21 +105,25 @@ fn found() -> Result<Option<(Topology, Vec<String>)>> {
 
 /// Racks as labels name them.
 fn labelled(text: &str, wire: Rate, uplink: Option<Rate>) -> Result<Topology, String> {
-    let mut racks: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut racks: BTreeMap<String, u32> = BTreeMap::new();
     let mut hosts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            [] => {}
-            [host, rack] => {
-                let next = racks.len() as u32;
-                hosts.push((host, *racks.entry(rack).or_insert(next)));
-            }
+        let named = match words[..] {
+            _ if slurm::recognises(line) => slurm::nodes(line)
+                .map_err(|problem| format!("line {number} of the labels: {problem}"))?,
+            [] => Vec::new(),
+            [host, rack] if !line.contains('=') => vec![(host.to_string(), rack.to_string())],
             _ => {
                 return Err(format!(
                     "line {number} of the labels is not a host and its rack: `{line}`"
                 ));
             }
+        };
+        for (host, rack) in named {
+            let next = racks.len() as u32;
+            hosts.push((host, *racks.entry(rack).or_insert(next)));
         }
     }
     if hosts.is_empty() {
@@ -129,8 +136,8 @@ fn labelled(text: &str, wire: Rate, uplink: Option<Rate>) -> Result<Topology, St
     };
     let uplinks =
         if racks.len() > 1 { (0..racks.len() as u32).map(of_rack).collect() } else { Vec::new() };
-    let host = |(name, rack): &(&str, u32)| paceline_job::Host {
-        name: name.to_string(),
+    let host = |(name, rack): &(String, u32)| paceline_job::Host {
+        name: name.clone(),
         rack: *rack,
         link: link(wire),
     };
@@ -182,5 +189,16 @@ rack 1 (uplink 5gbit, 50us, 2.0:1)
         assert!(labelled("a\n", wire, None).unwrap_err().contains("line 1"));
         assert!(labelled("a x\na y\n", wire, None).unwrap_err().contains("twice"));
         assert!(labelled("", wire, None).is_err());
+        assert!(labelled("key=a value=b\n", wire, None).is_err());
+    }
+
+    #[test]
+    fn switches_of_slurm_are_racks() {
+        let text = "# ours\nSwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n[2-3] # new\nSwitchName=top Switches=s[0-1]\n";
+        let topology = labelled(text, "10gbit".parse().unwrap(), None).unwrap();
+        let seats: Vec<_> =
+            topology.hosts.iter().map(|host| (host.name.as_str(), host.rack)).collect();
+        assert_eq!(seats, [("n0", 0), ("n1", 0), ("n2", 1), ("n3", 1)]);
+        assert_eq!(topology.uplinks.len(), 2);
     }
 }
