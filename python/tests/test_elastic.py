@@ -306,7 +306,7 @@ def test_a_spare_is_let_in_by_resize_and_another_takes_its_place_until_the_job_e
     assert [member["rank"] for member in job.status()] == [0, 1, None]
     assert "2 workers, 1 spare" in job.tell("status")
     job.tell("resize", "3")
-    job.wait_for(rf"ready joined=True size=3 process={spare}")
+    job.wait_for(rf"ready joined=True listened=\w+ size=3 process={spare}")
     another = job.spare()
     assert another != spare and len(job.status()) == 4
     # Those who are too many leave, and spares stay what they are.
@@ -325,7 +325,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_is_killed(paceline_command: st
     job.wait_for(r"dealt 1 ")
     spare = job.spare()
     os.kill(job.status()[1]["process"], signal.SIGKILL)
-    job.wait_for(rf"ready joined=True size=2 process={spare}")
+    job.wait_for(rf"ready joined=True listened=\w+ size=2 process={spare}")
     job.wait_for(r"goes on with 1 worker; another process is started \(1 of 1 restarts\)")
     another = job.spare()
     os.kill(another, signal.SIGKILL)
@@ -343,7 +343,7 @@ def test_workers_that_die_are_started_again_as_often_as_was_asked(
     job.wait_for(r"dealt 1 ")
     os.kill(job.status()[1]["process"], signal.SIGKILL)
     job.wait_for(r"another process is started \(1 of 1 restarts\)")
-    came = job.wait_for(r"ready joined=True size=2")
+    came = job.wait_for(r"ready joined=True listened=\w+ size=2")
     os.kill(int(came.split("process=")[1]), signal.SIGKILL)
     job.wait_for(r"no other process is started: all 1 restarts are used")
     held.touch()
