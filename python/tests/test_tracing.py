@@ -169,10 +169,11 @@ def test_a_script_of_horovods_is_replayed_as_it_was_recorded(
         for number in range(3, 9):
             assert file.in_step("wait", number) and file.in_step("update", number), "in the step that they belong to"
     # Workers begin the first recorded step at different times, which a replay does not know: in the second they wait for each other.
+    # Steps of few milliseconds, of which a busy machine makes several percent; a wait that was not accounted for would be half of one.
     replayed = run_launcher(paceline_command, "replay", tmp_path, "--skip", "2", "--json")
     assert replayed.returncode == 0, replayed.stderr
     found = json.loads(replayed.stdout)
-    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
+    assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.1, found
 
 
 #: Ends in a step that is recorded.
