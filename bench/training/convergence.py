@@ -36,6 +36,8 @@ import sys
 import tempfile
 from typing import Any
 
+import racks
+
 HERE = pathlib.Path(__file__).parent
 TASKS = ("cnn", "transformer", "text", "wide")
 #: Those that are usual.
@@ -144,21 +146,13 @@ def play(
 
 def described(options: argparse.Namespace, strategy: str) -> str:
     """A plan: the strategy, and these workers' hosts, in racks."""
-    rate, workers, racks = options.rate or "10gbit", options.workers, options.racks
-    uplink = options.uplink or rate
+    rate = options.rate or "10gbit"
     slow, _, left = (options.slow or "").partition("=")
-
-    def link(rate: str) -> str:
-        return f'{{ rate = "{rate}", latency = "20us" }}'
-
-    uplinks = [link(left if slow == f"rack{rack}" else uplink) for rack in range(racks)]
+    uplinks = [left if slow == f"rack{rack}" else options.uplink or rate for rack in range(options.racks)]
     lines = ["[settings]", f'strategy = "{strategy}"']
     if slow:
         lines += ["[settings.contended]", f"racks = [{slow.removeprefix('rack')}]"]
-    lines += ["[settings.topology]", f"uplinks = [{', '.join(uplinks)}]", f"memory = {link('10gbit')}", "hosts = ["]
-    for host in range(workers):
-        lines.append(f'  {{ name = "host{host}", rack = {host * racks // workers}, link = {link(rate)} }},')
-    return "\n".join([*lines, "]", ""])
+    return "\n".join([*lines, "[settings.topology]", racks.described(options.workers, rate, uplinks)])
 
 
 def reached(run: dict[str, Any], target: float) -> float | None:

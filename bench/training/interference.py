@@ -23,6 +23,7 @@ from typing import Any
 
 import bounds
 import profiles
+import racks
 from cell import START, CellError
 from tuning import WARMUP, Bench, Line
 
@@ -45,7 +46,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-interference-") as folder:
             topology = pathlib.Path(folder) / "topology.toml"
-            topology.write_text(described(options))
+            together = options.hosts // options.racks * bounds.bits_per_second(options.rate)
+            uplinks = [f"{together / 1e6:.0f}mbit"] * options.racks
+            topology.write_text(racks.described(options.hosts, options.rate, uplinks))
             for name, policy in (("without", None), ("with", options.policy)):
                 print(f"{name} the policy: {options.length:.0f} s", file=sys.stderr, flush=True)
                 extra = {} if policy is None else {"PACELINE_POLICY": policy}
@@ -83,17 +86,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=pathlib.Path, help="where everything measured goes")
     parser.set_defaults(real=False)
     return parser
-
-
-def described(options: argparse.Namespace) -> str:
-    """A topology: hosts in racks, whose uplinks carry what their hosts do together."""
-    link = f'{{ rate = "{options.rate}", latency = "20us" }}'
-    together = options.hosts // options.racks * bounds.bits_per_second(options.rate)
-    uplink = f'{{ rate = "{together / 1e6:.0f}mbit", latency = "20us" }}'
-    lines = [f"uplinks = [{', '.join([uplink] * options.racks)}]", f"memory = {link}", "hosts = ["]
-    for host in range(options.hosts):
-        lines.append(f'  {{ name = "host{host}", rack = {host * options.racks // options.hosts}, link = {link} }},')
-    return "\n".join([*lines, "]", ""])
 
 
 def figures(ends: list[float], at: float, share: float) -> dict[str, Any]:

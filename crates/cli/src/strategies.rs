@@ -23,7 +23,7 @@ use world::{World, WorldSize};
 /// Beyond this many ranks, only those asked for are listed.
 const RANKS_LISTED: u32 = 8;
 
-/// More are not shown.
+/// More hosts and ranks are not shown.
 const MOST_HOSTS: u32 = 256;
 
 /// List and explain the strategies; show one in a small world, with a proof.
@@ -70,15 +70,15 @@ pub struct StrategiesArgs {
     pub uplink: Option<Rate>,
 
     /// Ranks of the small world.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MOST_HOSTS as i64))]
     pub ranks: u32,
 
     /// Hosts that the ranks are spread over, neighbours together.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST_HOSTS as i64))]
     pub hosts: u32,
 
     /// Racks that the hosts are spread over, neighbours together [default: none is known].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_HOSTS as i64))]
     pub racks: Option<u32>,
 
     /// Links that others' traffic slows down, separated by commas: uplinks of racks, such as rack1, and wires of hosts,
