@@ -5,12 +5,13 @@ with the same parameters.
 
 Each system runs the same task (`task.py`) calmly first, then with a worker killed (kill -9) or stopped for two seconds (SIGSTOP) by
 turns at every interval. A killed worker is replaced after a second: by torchrun itself, by `paceline resize`, for torchft by this program.
-`cluster` is Paceline with each worker on a host of its own and the coordinator on another (network namespaces: needs root and
-`paceline-testbed`); there links are cut for three seconds too, the coordinator is killed and started again, and the disk that it
-writes to is full for three seconds while a worker is killed. A
+Systems whose name ends in `-hosts` have each worker on a host of its own and what coordinates them on another (network namespaces: needs
+root and `paceline-testbed`); there links are cut for three seconds too. What coordinates is killed and started again under Paceline and
+torchft (torchrun's workers end without it), and the disk that Paceline's writes to is full for three seconds while a worker is killed. A
 step that is waited for is the time from one step's end to the next one's, whoever ends it first; the longest around a disturbance
-counts as its price. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). Prints a table;
-everything goes to --json.
+counts as its price. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). With `--pause` every step
+sleeps so long, with `--seconds` jobs are ended after that time, and with `--spare-first` the worker that began first is stopped and never
+killed, and what it and what coordinates hold is compared with what they held at first. Prints a table; everything goes to --json.
 
 Exit codes: 0 all ran, 1 a job did not finish, 2 wrong usage, 130 interrupted.
 """
@@ -24,6 +25,7 @@ import os
 import pathlib
 import random
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -31,7 +33,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent import futures
 from typing import Any
 
 HERE = pathlib.Path(__file__).parent
@@ -41,6 +45,12 @@ STOPPED, REPLACED = 2.0, 1.0
 
 #: Seconds between the first worker's end and the last's.
 LAST = 5.0
+
+#: Steps from the one at which a job is told to end until it does.
+AHEAD = 100
+
+#: Steps of which a mean loss is kept.
+BLOCK = 50
 
 #: Around a disturbance, in seconds.
 AFTERMATH = 20.0
@@ -68,7 +78,11 @@ class System:
         return []
 
     def python(self) -> str:
-        return self.options.python.get(self.name, sys.executable)
+        return self.options.python.get(self.name.removesuffix("-hosts"), sys.executable)
+
+    def supervisor(self) -> int:
+        """The process that was there first and stays to the end."""
+        return self.processes[0].pid
 
     def run(self, *command: str | os.PathLike[str], **variables: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{len(self.processes)}.log").open("wb")
@@ -80,7 +94,7 @@ class System:
         return process
 
     def task(self) -> list[str]:
-        return ["--steps", str(self.options.steps), "--folder", str(self.folder)]
+        return ["--steps", str(self.options.steps), "--folder", str(self.folder), "--pause", str(self.options.pause)]
 
     def stop(self) -> None:
         for process in self.processes:
@@ -101,6 +115,11 @@ class Torchrun(System):
         )  # fmt: skip
 
 
+def lighthouse(python: str) -> list[str]:
+    program = os.fspath(HERE / "lighthouse.py")
+    return [python, program, "--min_replicas", "1", "--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "1000"]
+
+
 class Torchft(System):
     name = "torchft"
 
@@ -108,11 +127,7 @@ class Torchft(System):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._address = f"127.0.0.1:{found.getsockname()[1]}"
-        lighthouse = pathlib.Path(self.python()).parent / "torchft_lighthouse"
-        self.run(
-            lighthouse, "--bind", self._address, "--min_replicas", "1", "--join_timeout_ms", "1000",
-            "--heartbeat_timeout_ms", "1000",
-        )  # fmt: skip
+        self.run(*lighthouse(self.python()), "--bind", self._address)
         self._count = 0
         for _ in range(self.options.workers):
             self.replace()
@@ -141,27 +156,28 @@ class Paceline(System):
         subprocess.run(resize, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
 
 
-class Cluster(System):
-    name = "cluster"
-    disturbances = ("kill", "stop", "coordinator", "full")
+class OnHosts(System):
+    """Each worker on a host of its own, and what coordinates them on the first."""
 
-    #: Seconds that a link is cut, and that a disk is full.
-    CUT, FULL = 3.0, 3.0
-    #: Bytes of the disk that the coordinator writes to.
-    DISK = 256 << 10
+    #: Seconds that a link is cut.
+    CUT = 3.0
+
+    def first(self) -> list[str]:
+        """What runs on the first host."""
+        raise NotImplementedError
+
+    def others(self) -> list[str]:
+        """What runs on each other one."""
+        raise NotImplementedError
 
     def start(self) -> None:
         hosts, lots = self.options.workers + 1, random.Random(self.options.seed)
         script = self.folder / "cuts"
         cuts = [(at, f"host{lots.randrange(1, hosts)}") for at in self.cuts()]
         script.write_text("".join(f"{at} {host} cut\n{at + self.CUT} {host} restore\n" for at, host in cuts))
-        self._disk = self.folder / "disk"
-        self._disk.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.DISK}", "paceline-chaos", self._disk], check=True)
         self.run(
             self.options.testbed, "run", "--hosts", str(hosts), "--rate", "1gbit", "--script", script, "--",
-            self.python(), HERE / "on_host.py", "--folder", self.folder, "--store", self._disk / "store", "--paceline",
-            self.options.paceline, "--", self.python(), HERE / "under_paceline.py", *self.task(),
+            sys.executable, HERE / "on_host.py", "--folder", self.folder, "--first", shlex.join(self.first()), "--", *self.others(),
             PACELINE_SECRET=secrets.token_hex(32),
         )  # fmt: skip
 
@@ -174,6 +190,30 @@ class Cluster(System):
 
     def kill_coordinator(self) -> None:
         os.kill(int((self.folder / "coordinator.pid").read_text()), signal.SIGKILL)
+
+
+class PacelineOnHosts(OnHosts):
+    name = "paceline-hosts"
+    disturbances = ("kill", "stop", "coordinator", "full")
+
+    #: Seconds that a disk is full, and bytes of the one that the coordinator writes to.
+    FULL, DISK = 3.0, 256 << 10
+
+    def start(self) -> None:
+        self._disk = self.folder / "disk"
+        self._disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.DISK}", "paceline-chaos", self._disk], check=True)
+        super().start()
+
+    def first(self) -> list[str]:
+        workers = str(self.options.workers)
+        return [
+            self.options.paceline, "coordinator", "--listen", "{coordinator}", "--size", workers, "--elastic", f"1:{workers}",
+            "--store", str(self._disk / "store"),
+        ]  # fmt: skip
+
+    def others(self) -> list[str]:
+        return [self.python(), os.fspath(HERE / "under_paceline.py"), *self.task()]
 
     def fill_disk(self) -> None:
         try:
@@ -191,7 +231,42 @@ class Cluster(System):
         subprocess.run(["umount", "--lazy", self._disk], check=False)
 
 
-SYSTEMS = {system.name: system for system in (Paceline, Cluster, Torchft, Torchrun)}
+class TorchftOnHosts(OnHosts):
+    name = "torchft-hosts"
+    disturbances = ("kill", "stop", "coordinator")
+
+    def first(self) -> list[str]:
+        return [*lighthouse(self.python()), "--bind", "{coordinator}"]
+
+    def others(self) -> list[str]:
+        return [
+            self.python(), os.fspath(HERE / "under_torchft.py"), *self.task(), "--replica", "{name}",
+            "--lighthouse", "http://{coordinator}",
+        ]  # fmt: skip
+
+
+class TorchrunOnHosts(OnHosts):
+    name = "torchrun-hosts"
+
+    def first(self) -> list[str]:
+        store = "host, port = sys.argv[1].split(':'); kept = TCPStore(host, int(port), is_master=True, wait_for_workers=False)"
+        main = f"import sys, time; from torch.distributed import TCPStore; {store}; time.sleep(1e6)"
+        return [self.python(), "-c", main, "{coordinator}"]
+
+    def others(self) -> list[str]:
+        # Below two workers nobody begins; whoever comes within a second of the others begins with them.
+        return [
+            self.python(), "-m", "torch.distributed.run", "--nnodes", f"2:{self.options.workers}", "--nproc-per-node", "1",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", "{coordinator}", "--rdzv-id", "chaos", "--rdzv-conf",
+            "is_host=false,last_call_timeout=1", "--local-addr", "{address}", "--max-restarts", "1000", "--monitor-interval", "0.1",
+            os.fspath(HERE / "under_torchrun.py"), *self.task(),
+        ]  # fmt: skip
+
+
+SYSTEMS = {system.name: system for system in (Paceline, Torchft, Torchrun, PacelineOnHosts, TorchftOnHosts, TorchrunOnHosts)}
+
+#: Set where whoever plays is to end.
+ended_by_hand = threading.Event()
 
 
 @dataclasses.dataclass
@@ -219,6 +294,9 @@ class Told:
                 whole, _, half = file.read().rpartition(b"\n")
                 self._read[process] = file.tell() - len(half)
             self.logs.setdefault(process, []).extend(json.loads(line) for line in whole.split(b"\n") if line)
+
+    def began(self, process: int) -> float:
+        return self.logs[process][0]["began"] if self.logs[process] else float("inf")
 
     def ends(self) -> list[str]:
         return [line["parameters"] for lines in self.logs.values() for line in lines if "parameters" in line]
@@ -273,25 +351,43 @@ def main() -> int:
     found: dict[str, Any] = {}
     print(HEADER, flush=True)
     try:
-        for name in names:
-            calm = play(SYSTEMS[name], options, [])
-            disturbed = play(SYSTEMS[name], options, list(SYSTEMS[name].disturbances))
-            found[name] = {"calm": calm, "disturbed": disturbed}
-            print(line_of(name, calm, disturbed), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(found, indent=1))
+        with futures.ThreadPoolExecutor(2 * len(names) if options.at_once else 1) as pool:
+            try:
+                runs = {
+                    name: [pool.submit(play, SYSTEMS[name], options, some) for some in ([], chosen(SYSTEMS[name], options))]
+                    for name in names
+                }
+                for name, (calm, disturbed) in runs.items():
+                    found[name] = {"calm": calm.result(), "disturbed": disturbed.result()}
+                    print(line_of(name, **found[name]), flush=True)
+                    if options.json:
+                        options.json.write_text(json.dumps(found, indent=1))
+            except BaseException:
+                ended_by_hand.set()
+                pool.shutdown(cancel_futures=True)
+                raise
     except KeyboardInterrupt:
         return 130
     return 0 if all(run["finished"] for runs in found.values() for run in runs.values()) else 1
+
+
+def chosen(kind: type[System], options: argparse.Namespace) -> list[str]:
+    """Disturbances of a system, by turns."""
+    return [what for what in kind.disturbances if options.without is None or what not in options.without.split(",")]
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", default="paceline,torchft,torchrun")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1500, help="at most [1500]")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="from the first step until the job is ended [when all steps are made]")
     parser.add_argument("--interval", type=float, default=6.0, help="seconds between disturbances [6]")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a job may take [600]")
+    parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed [0]")
+    parser.add_argument("--at-once", action="store_true", help="play all systems, calm and disturbed, at the same time")
+    parser.add_argument("--spare-first", action="store_true", help="never kill the worker that began first")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python", action="append", default=[], metavar="SYSTEM=INTERPRETER")
     parser.add_argument("--testbed", default="paceline-testbed", help="the command")
@@ -303,7 +399,7 @@ def arguments() -> argparse.ArgumentParser:
 def play(kind: type[System], options: argparse.Namespace, disturbances: list[str]) -> dict[str, Any]:
     folder = pathlib.Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
     system, told = kind(options, folder, bool(disturbances)), Told()
-    held: list[dict[int, dict[str, int]]] = []
+    held: list[dict[str, Any]] = []
     lots, events = random.Random(options.seed), []
     began = time.time()
     cuts = [{"what": "cut", "at": began + at} for at in system.cuts()]
@@ -313,7 +409,8 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
             wait(began, options.patience)
             told.read_on(folder)
         due, over = time.time() + options.interval, None
-        while time.time() - began < options.patience:
+        end = time.time() + options.seconds
+        while time.time() - began < options.patience and not ended_by_hand.is_set():
             time.sleep(0.2)
             told.read_on(folder)
             ended = told.ends()
@@ -322,14 +419,19 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
                 over = over or time.time() + LAST
                 if len(ended) >= options.workers or time.time() > over:
                     break
-            elif disturbances and time.time() >= due:
+            elif time.time() >= end:
+                (folder / "last.new").write_text(str(told.steps()[-1]["step"] + AHEAD))
+                (folder / "last.new").rename(folder / "last")
+                end = float("inf")
+            elif disturbances and time.time() >= due and not (folder / "last").exists():
                 what = disturbances[len(events) % len(disturbances)]
                 victims = alive(told)
-                held.append({process: holdings(process) for process in victims})
+                held.append(holdings(system, victims))
                 # The last one that trains would take the job with it.
                 if len(victims) >= 2:
+                    spared = min(told.logs, key=told.began) if options.spare_first and what != "stop" else None
                     events.append({"what": what, "at": time.time()})
-                    disturb(what, lots.choice(victims), system)
+                    disturb(what, lots.choice([victim for victim in victims if victim != spared]), system)
                 due = time.time() + options.interval
         cuts = [cut for cut in cuts if cut["at"] < time.time()]
         told.read_on(folder)
@@ -344,7 +446,7 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
 
 
 def wait(began: float, patience: float) -> None:
-    if time.time() - began > patience:
+    if time.time() - began > patience or ended_by_hand.is_set():
         raise SystemExit("chaos.py: the job made no step")
     time.sleep(0.1)
 
@@ -360,8 +462,17 @@ def alive(told: Told) -> list[int]:
     return found
 
 
-def holdings(process: int) -> dict[str, int]:
-    """What a process holds of the machine; nothing if it is gone."""
+def holdings(system: System, workers: list[int]) -> dict[str, Any]:
+    """What the job's processes hold of the machine now, and how much all have of memory that is shared by name."""
+    shared = sum(path.stat().st_blocks * 512 for path in pathlib.Path("/dev/shm").iterdir() if path.is_file())
+    return {
+        "workers": {process: held for process in workers if (held := of_process(process))},
+        "supervisor": of_process(system.supervisor()), "shared_kilobytes": shared // 1024,
+    }  # fmt: skip
+
+
+def of_process(process: int) -> dict[str, int]:
+    """Nothing if it is gone."""
     home = pathlib.Path(f"/proc/{process}")
     try:
         status = dict(line.split(":", 1) for line in (home / "status").read_text().splitlines())
@@ -371,14 +482,17 @@ def holdings(process: int) -> dict[str, int]:
         return {}
 
 
-def growth(held: list[dict[int, dict[str, int]]]) -> dict[str, Any]:
-    """What the process held that lived through most disturbances: soon after its beginning, and at last."""
+def growth(held: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was held by the worker that lived through most disturbances, soon after its beginning and at last, and by the rest."""
     lives: dict[int, list[dict[str, int]]] = {}
     for look in held:
-        for process, holds in look.items():
-            lives.setdefault(process, []).extend([holds] if holds else [])
+        for process, holds in look["workers"].items():
+            lives.setdefault(process, []).append(holds)
     longest = max(lives.values(), key=len, default=[])
-    return {"looks": len(longest), "first": longest[1], "last": longest[-1]} if len(longest) > 2 else {}
+    if len(longest) <= 2:
+        return {}
+    rest = {key: {"first": held[1][key], "last": held[-1][key]} for key in ("supervisor", "shared_kilobytes")}
+    return {"looks": len(longest), "worker": {"first": longest[1], "last": longest[-1]}, **rest, "course": longest[:: max(1, len(longest) // 20)]}
 
 
 def disturb(what: str, victim: int, system: System) -> None:
@@ -409,22 +523,25 @@ def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespac
         near = [gap for at, gap in gaps if event["at"] <= at <= event["at"] + AFTERMATH and at - gap <= event["at"] + 5]
         event["price"] = max(near, default=float("nan"))
     ends = told.ends()
-    losses = [line["loss"] for line in told.steps()[-options.workers * 20 :]]
+    blocks: dict[int, list[float]] = {}
+    for line in told.steps():
+        blocks.setdefault(line["step"] // BLOCK, []).append(line["loss"])
     return {
-        "finished": len(ends) > 0 and bool(firsts) and told.steps()[-1]["step"] >= options.steps - 1,
+        "finished": len(ends) > 0 and bool(firsts),
+        "steps": len(firsts),
         "seconds": firsts[-1] - firsts[0] if firsts else float("nan"),
         "step_ms": 1e3 * statistics.median(gap for _, gap in gaps) if gaps else float("nan"),
         "events": events,
         "redone": told.redone(),
         "twice": told.twice(),
         "equal": len(set(ends)) == 1,
-        "loss": statistics.mean(losses) if losses else float("nan"),
+        "losses": [statistics.mean(blocks[block]) for block in sorted(blocks)],
     }
 
 
 HEADER = (
-    "| system | calm, s | disturbed, s | disturbances: longest wait after each, median (most) | steps made again | samples twice "
-    "| equal parameters | loss, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
+    "| system | calm | disturbed | disturbances: longest wait after each, median (most) | steps made again | samples twice "
+    "| equal parameters | loss at the same step, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -440,10 +557,13 @@ def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
 
     finished = "" if disturbed["finished"] else " (not finished)"
     twice = "–" if disturbed["twice"] is None else disturbed["twice"]
+    # The last block may hold a few steps only.
+    same = max(0, min(len(calm["losses"]), len(disturbed["losses"])) - 2)
+    losses = [f"{run['losses'][same]:.3f}" if run["losses"] else "–" for run in (calm, disturbed)]
     return (
-        f"| {name} | {calm['seconds']:.0f} | {disturbed['seconds']:.0f}{finished} "
+        f"| {name} | {calm['steps']} steps in {calm['seconds']:.0f} s | {disturbed['steps']} in {disturbed['seconds']:.0f} s{finished} "
         f"| {'; '.join(told(*kind) for kind in kinds.items())} | {disturbed['redone']} | {twice} "
-        f"| {'yes' if disturbed['equal'] else 'no'} | {calm['loss']:.3f}, {disturbed['loss']:.3f} |"
+        f"| {'yes' if disturbed['equal'] else 'no'} | {', '.join(losses)} |"
     )
 
 

@@ -5,6 +5,7 @@ This module knows no system.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -16,6 +17,15 @@ from torch import nn
 
 FEATURES, CLASSES = 64, 10
 BATCH = 32
+
+
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """What every system's program is told."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--steps", type=int, required=True, help="at most")
+    parser.add_argument("--folder", type=pathlib.Path, required=True, help="for logs")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed")
+    return parser
 
 
 def model(width: int = 512, layers: int = 1) -> nn.Module:
@@ -45,6 +55,19 @@ class Samples(torch.utils.data.Dataset):
     def batch(self, numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         points, classes, _ = zip(*(self[number % self._count] for number in numbers))
         return torch.stack(points), torch.stack(classes)
+
+
+class End:
+    """After which step it is over: when all are made, or where somebody wrote a number of steps, soon enough for all workers to see it, into
+    the file `last`."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._steps, self._file = options.steps, options.folder / "last"
+
+    def reached(self, step: int) -> bool:
+        if self._file.exists():
+            self._steps = min(self._steps, int(self._file.read_text()))
+        return step >= self._steps
 
 
 class Log:

@@ -3,8 +3,6 @@ the others."""
 
 from __future__ import annotations
 
-import argparse
-import pathlib
 import time
 
 import task
@@ -15,9 +13,7 @@ from paceline import world
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--folder", type=pathlib.Path, required=True)
+    parser = task.arguments(__doc__)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=1)
     options = parser.parse_args()
@@ -31,12 +27,13 @@ def main() -> None:
     membership = world.membership()
     watch(membership, log)
     # Steps count from 1 there.
-    first = 1
-    while membership.step - first < options.steps:
+    first, end = 1, task.End(options)
+    while not end.reached(membership.step - first):
         for points, classes, numbers in loader:
             step, size = membership.step - first, pl.size()
-            if step >= options.steps:
+            if end.reached(step):
                 break
+            time.sleep(options.pause)
             loss = torch.nn.functional.cross_entropy(model(points), classes)
             loss.backward()
             optimizer.step()

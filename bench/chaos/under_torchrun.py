@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import pathlib
+import time
 
 import task
 import torch
@@ -15,10 +14,7 @@ EVERY = 10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--folder", type=pathlib.Path, required=True)
-    options = parser.parse_args()
+    options = task.arguments(__doc__).parse_args()
     torch.set_num_threads(1)
     log = task.Log(options.folder)
     dist.init_process_group("gloo")
@@ -32,10 +28,14 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         begin = state["step"]
     parallel, samples = DistributedDataParallel(model), task.Samples(options.steps * task.BATCH)
+    end = task.End(options)
     for step in range(begin, options.steps):
+        if end.reached(step):
+            break
         first = (step * size + rank) * task.BATCH
         numbers = list(range(first, first + task.BATCH))
         points, classes = samples.batch(numbers)
+        time.sleep(options.pause)
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(parallel(points), classes)
         loss.backward()

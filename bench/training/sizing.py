@@ -1,0 +1,110 @@
+"""What the policy `noise_scale` makes of a training: batches that grow with the gradient's noise, against batches that stay small and
+batches that are large from the beginning.
+
+    sudo -E python bench/training/sizing.py --hosts 4 --rate 1gbit --epochs 6 --seeds 5
+
+Fashion-MNIST with a convolutional network of 0.9 MB, whose workers are on hosts of a testbed. All see every image --epochs times, with a learning
+rate that falls to nothing in the second half. `small` has batches of --batch images for each worker and `large` of --most, with the learning
+rate as many times higher; `noise` begins with the small batch and follows the policy. Printed: accuracy of the end, mean and standard
+deviation over seeds, and how long it took, apart from starting. All runs go to --json.
+
+Exit codes: 0 all runs came to their end, 1 one did not, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent import futures
+from typing import Any
+
+HERE = pathlib.Path(__file__).parent
+WAYS = ("small", "noise", "large")
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    command = options.paceline or shutil.which("paceline")
+    if command is None or options.most < options.batch:
+        problem = "no `paceline` command" if command is None else "--most is below --batch"
+        print(f"sizing.py: {problem}", file=sys.stderr)
+        return 2
+    runs: list[dict[str, Any]] = []
+    with futures.ThreadPoolExecutor(options.at_once) as pool:
+        jobs = [pool.submit(play, options, command, way, seed) for seed in range(options.seeds) for way in WAYS]
+        try:
+            for job in futures.as_completed(jobs):
+                runs.append(job.result())
+                print(json.dumps({key: value for key, value in runs[-1].items() if key != "course"}), file=sys.stderr, flush=True)
+        except (KeyboardInterrupt, subprocess.CalledProcessError) as problem:
+            pool.shutdown(cancel_futures=True)
+            if isinstance(problem, KeyboardInterrupt):
+                return 130
+            print(f"sizing.py: a job failed:\n{problem.stderr[-2000:]}", file=sys.stderr)
+            return 1
+        finally:
+            if options.json is not None:
+                described = {key: str(value) for key, value in vars(options).items()}
+                options.json.write_text(json.dumps({"options": described, "runs": runs}, indent=1))
+    report(runs)
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=4, help="one worker each [4]")
+    parser.add_argument("--rate", default="1gbit", help="of each host's wire [1gbit]")
+    parser.add_argument("--batch", type=int, default=16, help="images of a worker's small batch [16]")
+    parser.add_argument("--most", type=int, default=256, help="images of a worker's largest batch [256]")
+    parser.add_argument("--rule", default="adascale", help="for the learning rate: adascale, linear or sqrt [adascale]")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, default=1, help="jobs that run at the same time [1]")
+    parser.add_argument("--images", default="/usr/share/datasets/fashion-mnist", help="folder of the four files")
+    parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
+    parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND"), help="the command [the one on the path]")
+    parser.add_argument("--json", type=pathlib.Path, help="file for all runs")
+    return parser
+
+
+def play(options: argparse.Namespace, command: str, way: str, seed: int) -> dict[str, Any]:
+    batch = options.most if way == "large" else options.batch
+    with tempfile.TemporaryDirectory(prefix="paceline-sizing-") as folder:
+        plan = pathlib.Path(folder) / "plan.toml"
+        plan.write_text("")
+        told = {
+            "images": options.images, "epochs": options.epochs, "seed": seed, "batch": batch, "learning_rate": batch / options.batch,
+            "policy": f"noise_scale:most={options.most},rule={options.rule}" if way == "noise" else None,
+            "paceline": command, "plan": str(plan),
+        }  # fmt: skip
+        launch = [options.testbed, "run", "--hosts", str(options.hosts), "--rate", options.rate, "--"]
+        launch += [sys.executable, str(HERE / "sizing_worker.py"), json.dumps(told)]
+        job = subprocess.run(launch, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    # A testbed says of every line whose it is.
+    (line,) = [line.removeprefix("[host0] ") for line in job.stdout.splitlines() if line.startswith("[host0] {")]
+    return {"way": way, **json.loads(line)}
+
+
+def report(runs: list[dict[str, Any]]) -> None:
+    print(f"{'':<7} {'accuracy':>15}  {'seconds, median (least to most)':>32}  {'steps':>7}  images of all workers in a step, at the end")
+    for way in WAYS:
+        of_way = [run for run in runs if run["way"] == way]
+        accuracies = [100 * run["accuracy"] for run in of_way]
+        seconds = [run["seconds"] for run in of_way]
+        spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        print(
+            f"{way:<7} {statistics.mean(accuracies):6.2f} ± {spread:4.2f} %  {statistics.median(seconds):12.1f} "
+            f"({min(seconds):.1f} to {max(seconds):.1f})        {statistics.median(run['steps'] for run in of_way):7.0f}  "
+            f"{', '.join(str(run['course'][-1][1]) for run in of_way)}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
