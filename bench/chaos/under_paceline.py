@@ -28,6 +28,7 @@ def main() -> None:
     watch(membership, log)
     # Steps count from 1 there.
     first, end = 1, task.End(options)
+    made: tuple[object, ...] | None = None
     while not end.reached(membership.step - first):
         for points, classes, numbers in loader:
             step, size = membership.step - first, pl.size()
@@ -35,11 +36,16 @@ def main() -> None:
                 break
             time.sleep(options.pause)
             loss = torch.nn.functional.cross_entropy(model(points), classes)
+            # Only now is the step before in the parameters: until then its samples are dealt again if this worker dies.
+            if made is not None:
+                log.step(*made)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            log.step(step, size, loss.item(), numbers.tolist(), loader.epoch)
+            made = step, size, loss.item(), numbers.tolist(), loader.epoch
     optimizer.drain()
+    if made is not None:
+        log.step(*made)
     log.end(model)
     pl.shutdown()
 

@@ -5,7 +5,7 @@ batches that are large from the beginning.
 
 Fashion-MNIST with a convolutional network of 0.9 MB, whose workers are on hosts of a testbed. All see every image --epochs times, with a learning
 rate that falls to nothing in the second half. `small` has batches of --batch images for each worker and `large` of --most, with the learning
-rate as many times higher; `noise` begins with the small batch and follows the policy. Printed: accuracy of the end, mean and standard
+rate higher by the root of what is between them (in proportion to it nothing is learned with the defaults); `noise` begins with the small batch and follows the policy. Printed: accuracy of the end, mean and standard
 deviation over seeds, and how long it took, apart from starting. All runs go to --json.
 
 Exit codes: 0 all runs came to their end, 1 one did not, 2 wrong usage, 130 interrupted.
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -80,13 +81,14 @@ def play(options: argparse.Namespace, command: str, way: str, seed: int) -> dict
         plan = pathlib.Path(folder) / "plan.toml"
         plan.write_text("")
         told = {
-            "images": options.images, "epochs": options.epochs, "seed": seed, "batch": batch, "learning_rate": batch / options.batch,
+            "images": options.images, "epochs": options.epochs, "seed": seed, "batch": batch, "learning_rate": (batch / options.batch) ** 0.5,
             "policy": f"noise_scale:most={options.most},rule={options.rule}" if way == "noise" else None,
             "paceline": command, "plan": str(plan),
         }  # fmt: skip
         launch = [options.testbed, "run", "--hosts", str(options.hosts), "--rate", options.rate, "--"]
         launch += [sys.executable, str(HERE / "sizing_worker.py"), json.dumps(told)]
-        job = subprocess.run(launch, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PACELINE_SECRET": secrets.token_hex(16)}
+        job = subprocess.run(launch, check=True, capture_output=True, text=True, env=variables)
     # A testbed says of every line whose it is.
     (line,) = [line.removeprefix("[host0] ") for line in job.stdout.splitlines() if line.startswith("[host0] {")]
     return {"way": way, **json.loads(line)}

@@ -38,8 +38,9 @@ def main() -> None:
             (functional.cross_entropy(model(inputs), labels) * loader.weight).backward()
             optimizer.step()
             optimizer.zero_grad()
-            images_of_all = loader.batch_size * pl.size()
-            if not course or course[-1][1] != images_of_all:
+            images_of_all = len(labels) * pl.size()
+            # The last batch of an epoch may be smaller.
+            if not course or images_of_all > course[-1][1]:
                 course.append((steps, images_of_all))
             seen += images_of_all
             steps += 1
