@@ -1,5 +1,6 @@
 //! Another strategy when most workers find the job slowed down, as KungFu has it: each compares its steps with those of the
-//! beginning and votes, and the majority decides. It does not know why steps are slow.
+//! beginning and votes, and the majority decides. It does not know why steps are slow, so it tries one strategy after the other
+//! until steps are as fast as they were; if none makes them so, it stays with the fastest and calls its speed the usual one.
 
 use super::Arguments;
 use paceline_sync::policy::{Moment, Policy, Wishes};
@@ -9,6 +10,9 @@ const SHARE: f64 = 0.8;
 
 /// Steps that make one judgement.
 const WINDOW: usize = 10;
+
+/// How many steps what is measured is behind ([`Moment`]).
+const BEHIND: u64 = 2;
 
 /// In which order strategies are tried, beginning after the one in force.
 const STRATEGIES: [&str; 4] = ["ring", "double_tree", "recursive_doubling", "hierarchical"];
@@ -21,8 +25,14 @@ pub struct Interference {
     strategies: Vec<String>,
     /// This worker's last steps, in seconds.
     steps: Vec<f64>,
-    /// How long steps took in the first window under a strategy that nobody voted against.
+    /// How long steps usually take: the first window's, and later that of a strategy that was settled on.
     reference: Option<f64>,
+    /// What is in force, and since which step.
+    now: (String, u64),
+    /// The last steps under it, in seconds, as all workers see them.
+    seen: Vec<f64>,
+    /// Since steps were last as usual: what was tried, and how long steps took, or would if it had come true.
+    tried: Vec<(String, f64)>,
     /// The step from which votes count again.
     rests_until: u64,
 }
@@ -36,6 +46,9 @@ impl Interference {
             strategies,
             steps: Vec::new(),
             reference: None,
+            now: (String::new(), 0),
+            seen: Vec::new(),
+            tried: Vec::new(),
             rests_until: 0,
         }
     }
@@ -56,11 +69,47 @@ impl Interference {
         Ok(Interference::new(share, window, strategies))
     }
 
-    fn next(&self, now: &str) -> Option<&String> {
-        let place = self.strategies.iter().position(|name| name == now);
-        let next = place.map_or(0, |place| (place + 1) % self.strategies.len().max(1));
-        self.strategies.get(next).filter(|name| *name != now)
+    /// How long steps take under what is in force; `None` until a window of them was seen.
+    fn watch(&mut self, moment: &Moment) -> Option<f64> {
+        if self.now.0 != moment.strategy {
+            self.now = (moment.strategy.clone(), moment.step);
+            self.seen.clear();
+        }
+        if moment.step >= self.now.1 + BEHIND {
+            self.seen.extend(moment.seconds);
+            let extra = self.seen.len().saturating_sub(self.window);
+            self.seen.drain(..extra);
+        }
+        (self.seen.len() == self.window).then(|| median(&self.seen))
     }
+
+    fn note(&mut self, strategy: &str, seconds: f64) {
+        self.tried.retain(|(tried, _)| tried != strategy);
+        self.tried.push((strategy.to_string(), seconds));
+    }
+
+    /// The next one in turn that was not tried.
+    fn next(&self, now: &str) -> Option<String> {
+        let after =
+            self.strategies.iter().position(|name| name == now).map_or(0, |place| place + 1);
+        let in_turn = self.strategies.iter().cycle().skip(after).take(self.strategies.len());
+        in_turn.clone().find(|name| self.tried.iter().all(|(tried, _)| tried != *name)).cloned()
+    }
+
+    /// The fastest of those tried, whose speed is the usual one from now on.
+    fn settle(&mut self) -> Option<String> {
+        let (fastest, seconds) =
+            self.tried.iter().min_by(|one, other| one.1.total_cmp(&other.1))?.clone();
+        self.reference = Some(seconds);
+        self.tried.clear();
+        Some(fastest)
+    }
+}
+
+fn median(of: &[f64]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 impl Policy for Interference {
@@ -75,26 +124,39 @@ impl Policy for Interference {
         if self.steps.len() < self.window {
             return None;
         }
-        let mut sorted = self.steps.clone();
-        sorted.sort_by(f64::total_cmp);
-        let median = sorted[sorted.len() / 2];
-        let reference = *self.reference.get_or_insert(median);
-        Some(if reference < self.share * median { 1.0 } else { 0.0 })
+        let median = median(&self.steps);
+        let reference = self.reference.get_or_insert(median);
+        // What slowed all strategies down is gone.
+        if median < self.share * *reference {
+            *reference = median;
+        }
+        Some(if *reference < self.share * median { 1.0 } else { 0.0 })
     }
 
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
-        let most = moment.vote.is_some_and(|share| share > 0.5);
-        if !most || moment.step < self.rests_until {
+        let (seconds, Some(share)) = (self.watch(moment), moment.vote) else { return };
+        let Some(seconds) = seconds.filter(|_| moment.step >= self.rests_until) else { return };
+        if share <= 0.5 {
+            self.tried.clear();
             return;
         }
-        let Some(next) = self.next(&moment.strategy).cloned() else { return };
-        // Votes on their way are of the strategy that is left. A full window under the next one must pass.
+        self.note(&moment.strategy, seconds);
+        let (next, why) = match self.next(&moment.strategy) {
+            Some(next) => {
+                // If it is refused, it was tried.
+                self.note(&next, f64::INFINITY);
+                let why = format!("are slowed down under {}", moment.strategy);
+                (Some(next), why)
+            }
+            None => {
+                (self.settle(), "are slowed down under all strategies; this is the fastest".into())
+            }
+        };
+        // Votes on their way are of the strategy that is left.
         self.rests_until = moment.step + 2 * self.window as u64;
         self.steps.clear();
-        let share = moment.vote.unwrap_or_default() * 100.0;
-        wishes.reason =
-            format!("{share:.0} % of the workers are slowed down under {}", moment.strategy);
-        wishes.strategy = Some(next);
+        wishes.strategy = next.filter(|next| *next != moment.strategy);
+        wishes.reason = format!("{:.0} % of the workers {why}", 100.0 * share);
     }
 }
 
@@ -115,19 +177,94 @@ mod tests {
         assert_eq!([2.0, 2.0, 2.0].map(|step| policy.vote(step))[2], Some(1.0));
     }
 
+    /// Plays `steps` steps, each as long as `seconds` says of the strategy that is in force; what is wished for comes true three steps
+    /// later. Says what was in force in each.
+    fn played(
+        policy: &mut Interference,
+        from: u64,
+        steps: u64,
+        seconds: impl Fn(&str) -> f64,
+    ) -> Vec<String> {
+        let mut now =
+            if policy.now.0.is_empty() { "ring".to_string() } else { policy.now.0.clone() };
+        let mut coming: Option<(u64, String)> = None;
+        let mut past: Vec<(f64, Option<f64>)> = Vec::new();
+        let mut course = Vec::new();
+        for step in from..from + steps {
+            if let Some((_, next)) = coming.take_if(|(at, _)| *at == step) {
+                now = next;
+            }
+            let length = seconds(&now);
+            past.push((length, policy.vote(length)));
+            course.push(now.clone());
+            let (length, vote) = past[past.len().saturating_sub(1 + BEHIND as usize)];
+            let mut wishes = Wishes::default();
+            let moment = Moment {
+                step,
+                seconds: Some(length),
+                vote,
+                strategy: now.clone(),
+                ..Moment::default()
+            };
+            policy.after_step(&moment, &mut wishes);
+            coming = wishes.strategy.map(|next| (step + 3, next)).or(coming);
+        }
+        course
+    }
+
+    fn changes(course: &[String]) -> usize {
+        course.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+
     #[test]
-    fn the_majority_switches_once_and_then_gives_the_next_strategy_time() {
+    fn a_strategy_that_is_as_fast_as_usual_is_kept() {
         let mut policy = policy();
-        let mut at = |step: u64, vote: f64| {
-            let strategy = "ring".to_string();
-            let moment = Moment { step, vote: Some(vote), strategy, ..Moment::default() };
+        assert_eq!(changes(&played(&mut policy, 0, 20, |_| 1.0)), 0);
+        let course =
+            played(&mut policy, 20, 40, |strategy| if strategy == "ring" { 2.0 } else { 1.1 });
+        assert_eq!(changes(&course), 1);
+        assert!(course[10..].iter().all(|strategy| strategy == "double_tree"), "{course:?}");
+    }
+
+    #[test]
+    fn where_all_are_slow_the_fastest_is_settled_on_until_it_is_slowed_down_too() {
+        let strategies = ["ring", "double_tree", "hierarchical"].map(str::to_string).to_vec();
+        let mut policy = Interference::new(0.8, 3, strategies);
+        played(&mut policy, 0, 20, |_| 1.0);
+        let slow = |strategy: &str| match strategy {
+            "ring" => 3.0,
+            "double_tree" => 2.0,
+            _ => 4.0,
+        };
+        let course = played(&mut policy, 20, 100, slow);
+        assert_eq!(changes(&course), 3, "{course:?}");
+        assert!(course[40..].iter().all(|strategy| strategy == "double_tree"));
+        // The neighbour leaves, and comes again.
+        assert_eq!(changes(&played(&mut policy, 120, 20, |_| 1.0)), 0);
+        let again =
+            played(
+                &mut policy,
+                140,
+                40,
+                |strategy| if strategy == "hierarchical" { 1.0 } else { 2.0 },
+            );
+        assert_eq!((changes(&again), again[20].as_str()), (1, "hierarchical"));
+    }
+
+    #[test]
+    fn one_that_is_refused_is_passed_over() {
+        let strategies = ["ring", "double_tree", "hierarchical"].map(str::to_string).to_vec();
+        let mut policy = Interference::new(0.8, 3, strategies);
+        let mut wishes_at = |step: u64, seconds: f64| {
+            let (vote, strategy) = (policy.vote(seconds), "ring".to_string());
+            let moment =
+                Moment { step, seconds: Some(seconds), vote, strategy, ..Moment::default() };
             let mut wishes = Wishes::default();
             policy.after_step(&moment, &mut wishes);
             wishes.strategy
         };
-        assert_eq!(at(10, 0.5), None);
-        assert_eq!(at(11, 0.75), Some("double_tree".to_string()));
-        assert_eq!(at(12, 1.0), None);
-        assert_eq!(at(17, 1.0), Some("double_tree".to_string()));
+        let wished: Vec<String> =
+            (0..60).filter_map(|step| wishes_at(step, if step < 10 { 1.0 } else { 2.0 })).collect();
+        assert_eq!(wished, ["double_tree", "hierarchical"]);
     }
 }
