@@ -49,8 +49,8 @@ LAST = 5.0
 #: Steps from the one at which a job is told to end until it does.
 AHEAD = 100
 
-#: Steps of which a mean loss is kept.
-BLOCK = 50
+#: Samples of which a mean loss is kept.
+BLOCK = 5_000
 
 #: Around a disturbance, in seconds.
 AFTERMATH = 20.0
@@ -524,8 +524,10 @@ def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespac
         event["price"] = max(near, default=float("nan"))
     ends = told.ends()
     blocks: dict[int, list[float]] = {}
+    samples = 0
     for line in told.steps():
-        blocks.setdefault(line["step"] // BLOCK, []).append(line["loss"])
+        blocks.setdefault(samples // BLOCK, []).append(line["loss"])
+        samples += len(line["numbers"])
     return {
         "finished": len(ends) > 0 and bool(firsts),
         "steps": len(firsts),
@@ -541,7 +543,7 @@ def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespac
 
 HEADER = (
     "| system | calm | disturbed | disturbances: longest wait after each, median (most) | steps made again | samples twice "
-    "| equal parameters | loss at the same step, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
+    "| equal parameters | loss after as many samples, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -557,7 +559,7 @@ def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
 
     finished = "" if disturbed["finished"] else " (not finished)"
     twice = "–" if disturbed["twice"] is None else disturbed["twice"]
-    # The last block may hold a few steps only.
+    # The last block may hold a few samples only.
     same = max(0, min(len(calm["losses"]), len(disturbed["losses"])) - 2)
     losses = [f"{run['losses'][same]:.3f}" if run["losses"] else "–" for run in (calm, disturbed)]
     return (
