@@ -1,7 +1,7 @@
 //! Strategies side by side on uneven networks of 64 to 1,024 workers, in virtual time: one averaging or all-reduce of a
 //! tensor, on racks with oversubscribed uplinks, with a contended uplink, and with a contended host.
 //!
-//!     cargo run --release -p paceline-replay --example uneven -- [--most N] [--per-rack N] [--oversubscription X] \
+//!     cargo run --release -p paceline-replay --example uneven -- [--most N] [--per-rack N] [--oversubscription X,Y] \
 //!         [--mib N] [--json] [--svg FILE]
 //!
 //! A contended link carries a fifth of what it did. The bound is what the slowest link takes for the tensor once each way.
@@ -23,13 +23,14 @@ const STRATEGIES: [&str; 4] = ["ring", "double_tree", "hierarchical:racks", "shu
 const CASES: [&str; 3] = ["racks alone", "a contended uplink", "a contended host"];
 /// What is left of a contended link.
 const LEFT: f64 = 0.2;
-/// Steps of a strategy that changes, whose mean is shown.
-const STEPS: u32 = 2;
 const FEWEST: u32 = 64;
+/// From one size to the next.
+const GROWTH: u32 = 4;
 
 /// One strategy on one network.
 struct Measured {
     case: &'static str,
+    oversubscription: f64,
     workers: u32,
     strategy: &'static str,
     seconds: f64,
@@ -40,7 +41,7 @@ struct Measured {
 struct Options {
     most: u32,
     per_rack: u32,
-    oversubscription: f64,
+    oversubscription: Vec<f64>,
     bytes: u64,
     json: bool,
     svg: Option<String>,
@@ -59,7 +60,7 @@ impl Options {
         let mut options = Options {
             most: 1024,
             per_rack: 16,
-            oversubscription: 4.0,
+            oversubscription: vec![2.0, 4.0, 8.0],
             bytes: 16 << 20,
             json: false,
             svg: None,
@@ -73,7 +74,10 @@ impl Options {
             match name.as_str() {
                 "--most" => options.most = number(&name, &value)?,
                 "--per-rack" => options.per_rack = number(&name, &value)?,
-                "--oversubscription" => options.oversubscription = number(&name, &value)?,
+                "--oversubscription" => {
+                    let all = value.split(',').map(|one| number(&name, one));
+                    options.oversubscription = all.collect::<Result<_, _>>()?;
+                }
                 "--mib" => options.bytes = number::<u64>(&name, &value)? << 20,
                 "--svg" => options.svg = Some(value),
                 _ => return Err(format!("unknown argument `{name}`; see the file's head").into()),
@@ -93,27 +97,31 @@ fn number<T: FromStr>(name: &str, value: &str) -> Result<T, Box<dyn Error>> {
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut all = Vec::new();
-    for case in CASES {
-        let mut workers = FEWEST;
-        while workers <= options.most {
-            for strategy in STRATEGIES {
-                let measured = play(options, case, workers, strategy)?;
-                if !options.json {
-                    println!(
-                        "{case:20} {workers:5} workers  {strategy:20} {:9.2} ms, {:.2} of the bound",
-                        1e3 * measured.seconds,
-                        measured.seconds / measured.bound
-                    );
+    for oversubscription in options.oversubscription.iter().copied() {
+        for case in CASES {
+            let mut workers = FEWEST;
+            while workers <= options.most {
+                for strategy in STRATEGIES {
+                    let measured = play(options, case, oversubscription, workers, strategy)?;
+                    if !options.json {
+                        println!(
+                            "{oversubscription}:1 {case:20} {workers:5} workers  {strategy:20} {:9.2} ms, {:.2} times the \
+                             bound of {:.2} ms",
+                            1e3 * measured.seconds,
+                            measured.seconds / measured.bound,
+                            1e3 * measured.bound
+                        );
+                    }
+                    all.push(measured);
                 }
-                all.push(measured);
+                workers *= GROWTH;
             }
-            workers *= 2;
         }
     }
     if options.json {
         let row = |one: &Measured| {
             serde_json::json!({
-                "case": one.case, "workers": one.workers, "strategy": one.strategy,
+                "case": one.case, "oversubscription": one.oversubscription, "workers": one.workers, "strategy": one.strategy,
                 "seconds": one.seconds, "bound": one.bound,
             })
         };
@@ -128,12 +136,13 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 fn play(
     options: &Options,
     case: &'static str,
+    oversubscription: f64,
     workers: u32,
     strategy: &'static str,
 ) -> Result<Measured, Box<dyn Error>> {
     let wire = Rate::from_bits_per_second(10e9);
     let link = |rate| Link { rate, latency: Duration::from_micros(20) };
-    let uplink = wire.scaled(f64::from(options.per_rack) / options.oversubscription);
+    let uplink = wire.scaled(f64::from(options.per_rack) / oversubscription);
     let racks = workers / options.per_rack;
     let mut topology = Topology::racked(workers, racks, link(wire), link(uplink), link(wire));
     let mut contended = Contended::default();
@@ -163,30 +172,27 @@ fn play(
     let names = topology.hosts.iter().map(|host| host.name.clone()).collect();
     let view = Arc::new(View::on_hosts(names, settings));
     let mut cluster = Cluster::new(view, &topology, ClusterConfig::default())?;
-    let steps = if strategy == "shuffle" { STEPS } else { 1 };
-    let mut seconds = 0.0;
-    for step in 0..steps {
-        let begun = Time(cluster.now().0 + 1);
-        for rank in (0..workers).map(Rank) {
-            let post = Post {
-                op: OpId(step),
-                name: "weights".into(),
-                collective: Collective::AllReduce { len: options.bytes / 4 },
-                dtype: Dtype::F32,
-                reduce: ReduceOp::Mix,
-                priority: 0,
-                group: None,
-                in_place: true,
-                listeners: 0,
-            };
-            cluster.post(begun, rank, post)?;
-        }
-        let outcome = cluster.run();
-        if !outcome.stuck.is_empty() {
-            return Err(format!("{strategy} is stuck with {workers} workers").into());
-        }
-        let last = outcome.finishes.iter().map(|finish| finish.at).max().unwrap_or(begun);
-        seconds += last.since(begun).as_secs_f64() / f64::from(steps);
+    let begun = Time(1);
+    for rank in (0..workers).map(Rank) {
+        let post = Post {
+            op: OpId(0),
+            name: "weights".into(),
+            collective: Collective::AllReduce { len: options.bytes / 4 },
+            dtype: Dtype::F32,
+            reduce: ReduceOp::Mix,
+            priority: 0,
+            group: None,
+            in_place: true,
+            listeners: 0,
+        };
+        cluster.post(begun, rank, post)?;
     }
-    Ok(Measured { case, workers, strategy, seconds, bound: options.bytes as f64 / slowest })
+    let outcome = cluster.run();
+    if !outcome.stuck.is_empty() {
+        return Err(format!("{strategy} is stuck with {workers} workers").into());
+    }
+    let last = outcome.finishes.iter().map(|finish| finish.at).max().unwrap_or(begun);
+    let seconds = last.since(begun).as_secs_f64();
+    let bound = options.bytes as f64 / slowest;
+    Ok(Measured { case, oversubscription, workers, strategy, seconds, bound })
 }

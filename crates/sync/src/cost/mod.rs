@@ -19,6 +19,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Steps over which the cost of a strategy that changes from step to step is averaged.
 const STEPS: u64 = 6;
+/// The same where partners are drawn by lot, and a few draws are no mean.
+const DRAWS: u64 = 64;
 
 /// Bytes of an element: what most gradients are made of.
 const ELEMENT: u64 = 4;
@@ -74,7 +76,11 @@ impl Tariff {
         roads: &Roads,
         partition: ByteSize,
     ) -> Tariff {
-        let steps = if strategy.semantics() == Semantics::Reduce { 1 } else { STEPS };
+        let steps = match strategy.semantics() {
+            Semantics::Reduce => 1,
+            _ if strategy.groups(hosts, 0).is_some() => STEPS,
+            _ => DRAWS,
+        };
         let elements = (partition.0 / ELEMENT).max(1);
         let mut mean = Tariff {
             chunk: (elements * ELEMENT) as f64,

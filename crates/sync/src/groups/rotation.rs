@@ -1,9 +1,10 @@
 //! Groups for racks: each rack by itself, and one representative of each in a group between racks, in turn.
 //!
-//! A contended link makes its group small: a rack whose uplink is contended shares a group of two with one other rack,
-//! a member whose own link is contended one with a neighbour; partners change from step to step. So a contended link
-//! carries a tensor once each way, which is the least that an average needs. It knows nothing of how contention is
-//! found.
+//! Inside a rack members are in groups of two, whose partners change from step to step: so a wire carries a tensor once
+//! each way, which is the least that an average needs, and what holds racks apart is how often somebody represents
+//! them, not how many meet at home. A contended link makes its group small, too: a rack whose uplink is contended shares
+//! a group of two with one other rack, a member whose own link is contended one with a neighbour, in every step. It
+//! knows nothing of how contention is found.
 
 use super::{
     partner,
@@ -11,9 +12,18 @@ use super::{
 };
 use crate::program::Member;
 
-/// Parts of a tensor that different members serve for at the same time. More spread the load further, and make
-/// messages smaller.
-const MOST_LANES: u32 = 4;
+/// Parts of a tensor that different members serve for at the same time. More spread the load of serving further, and make
+/// messages smaller: of racks of 16, twelve members serve with 13/12 of a tensor on their wires.
+const MOST_LANES: u32 = 12;
+
+/// What becomes of those who are neither contended nor needed by somebody who is.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// One group, which agrees in one step; its members' links carry a tensor nearly twice.
+    Together,
+    /// Groups of two that change: their links carry a tensor once.
+    InPairs,
+}
 
 /// Racks of many sizes take long until all are where they began; longer than this is not waited for.
 const LONGEST_ROUND: usize = 840;
@@ -104,13 +114,14 @@ fn division(seating: &Seating, round: usize, step: usize) -> Vec<Vec<Member>> {
         let away = representative(seating, rack, step);
         let home: Vec<Member> =
             rack.members.iter().copied().filter(|member| Some(*member) != away).collect();
-        groups.extend(parted(&home, |at| seating.contended[home[at] as usize], partners));
+        let is_contended = |at: usize| seating.contended[home[at] as usize];
+        groups.extend(parted(&home, is_contended, Rest::InPairs, partners));
         if let Some(member) = away {
             representatives.push(member);
             weak.push(is_weak(seating, rack));
         }
     }
-    groups.extend(parted(&representatives, |at| weak[at], partners));
+    groups.extend(parted(&representatives, |at| weak[at], Rest::Together, partners));
     groups
 }
 
@@ -140,17 +151,17 @@ fn is_weak(seating: &Seating, rack: &RackSeats) -> bool {
     rack.contended || rack.members.iter().all(|member| seating.contended[*member as usize])
 }
 
-/// One group of all who are strong; the weak in groups of two, with strong partners who change from step to step. If
-/// most are weak, everybody is in a group of two, and over the steps of a tournament meets everybody else.
-fn parted(list: &[Member], is_weak: impl Fn(usize) -> bool, step: usize) -> Vec<Vec<Member>> {
+/// The weak in groups of two, with strong partners who change from step to step, and the rest of the strong as asked.
+/// If most are weak, everybody is in a group of two, and over the steps of a tournament meets everybody else.
+fn parted(
+    list: &[Member],
+    is_weak: impl Fn(usize) -> bool,
+    rest: Rest,
+    step: usize,
+) -> Vec<Vec<Member>> {
     let (weak, mut strong): (Vec<usize>, Vec<usize>) = (0..list.len()).partition(|at| is_weak(*at));
     if weak.len() > strong.len() {
-        let pair = |at: usize| match partner(list.len() as u32, at as u32, step as u64) {
-            Some(other) if (other as usize) < at => None,
-            Some(other) => Some(vec![list[at], list[other as usize]]),
-            None => Some(vec![list[at]]),
-        };
-        return (0..list.len()).filter_map(pair).collect();
+        return pairs(list, step);
     }
     if !weak.is_empty() {
         // From here on the partners of this step are the first.
@@ -160,7 +171,28 @@ fn parted(list: &[Member], is_weak: impl Fn(usize) -> bool, step: usize) -> Vec<
     let partners: Vec<usize> = strong.drain(..weak.len()).collect();
     // In the order of places, so that neighbours stay neighbours in a ring.
     strong.sort_unstable();
-    let pairs = weak.iter().zip(partners).map(|(one, other)| vec![list[*one], list[other]]);
-    let rest: Vec<Member> = strong.iter().map(|at| list[*at]).collect();
-    pairs.chain((!rest.is_empty()).then_some(rest)).collect()
+    let mut groups: Vec<Vec<Member>> =
+        weak.iter().zip(partners).map(|(one, other)| vec![list[*one], list[other]]).collect();
+    let others: Vec<Member> = strong.iter().map(|at| list[*at]).collect();
+    match rest {
+        _ if others.is_empty() => {}
+        Rest::Together => groups.push(others),
+        Rest::InPairs => groups.extend(pairs(&others, step)),
+    }
+    groups
+}
+
+/// A round of a tournament; with an odd number one sits out. In the round r, places a and b meet whose sum is r: with
+/// rounds that double, whatever somebody knows is known to twice as many after each step, with rounds one after another
+/// to two more. What is added from one series of doublings to the next keeps them from standing in step with those who
+/// serve; three leaves the least disagreement in racks of four to twenty.
+fn pairs(list: &[Member], step: usize) -> Vec<Vec<Member>> {
+    let doublings = list.len().next_power_of_two().ilog2().max(1) as usize;
+    let lot = (1_u64 << (step % doublings)) + 3 * (step / doublings) as u64;
+    let pair = |at: usize| match partner(list.len() as u32, at as u32, lot) {
+        Some(other) if (other as usize) < at => None,
+        Some(other) => Some(vec![list[at], list[other as usize]]),
+        None => Some(vec![list[at]]),
+    };
+    (0..list.len()).filter_map(pair).collect()
 }

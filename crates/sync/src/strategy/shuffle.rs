@@ -83,10 +83,10 @@ impl Strategy for Shuffle {
     }
 
     fn about(&self) -> &'static str {
-        "Members average in groups that do not overlap: each rack by itself, and one \
-         representative of each rack in a group between racks. Who represents changes from step to \
-         step, so that what any member knows reaches every other. A contended uplink or host is \
-         kept in groups of two, where its link carries the chunk once each way. It averages, it \
+        "Members average in groups that do not overlap: groups of two inside each rack, and one \
+         representative of each rack in a group between racks. Who represents and who meets whom \
+         changes from step to step, so that what any member knows reaches every other. A contended \
+         uplink or host is kept in groups of two, where its link carries the chunk once each way. It averages, it \
          does not sum: members agree over steps, and with a parameter (shuffle:16) exactly after \
          so many. Without a topology, hosts of several members are taken for racks, and lone hosts \
          for a grid. Right for parameters in training on uneven networks."
@@ -115,35 +115,50 @@ impl Strategy for Shuffle {
                 }
             };
         }
-        let lanes = ground.plan.lanes();
-        let lane = |lane: u32| {
-            let division = ground.plan.at(site.step.wrapping_add(u64::from(lane)));
+        let parts = ground.plan.lanes();
+        let mut lanes: Vec<Box<dyn Program>> = Vec::with_capacity(2 * parts as usize);
+        let mut backward: Vec<Box<dyn Program>> = Vec::new();
+        for part in 0..parts {
+            let division = ground.plan.at(site.step.wrapping_add(u64::from(part)));
             let (group, position) = division.group_of(site.me);
-            exchange(group, position, span.part(lane, lanes), lane)
-        };
-        Box::new(ShuffleProgram { lanes: (0..lanes).map(lane).collect() })
+            let span = span.part(part, parts);
+            let [first, second] = [span.part(0, 2), span.part(1, 2)];
+            let neighbour = |steps: usize| group[(position as usize + steps) % group.len()];
+            match group.len() {
+                1 => lanes.push(Box::new(Alone { span })),
+                2 => lanes.push(Box::new(PairProgram { partner: neighbour(1), span, lane: part })),
+                _ => {
+                    // Whoever has one of these lanes has all of them, so that numbers are the same on all members.
+                    while (backward.len() as u32) < part {
+                        backward.push(Box::new(Alone { span: Span { offset: 0, len: 0 } }));
+                    }
+                    lanes.push(Box::new(ring(group, position, first, part)));
+                    backward.push(Box::new(back(ring(group, position, second, parts + part))));
+                }
+            }
+        }
+        lanes.append(&mut backward);
+        Box::new(ShuffleProgram { lanes })
     }
 }
 
-/// How a group averages: two by one message each way, more in a ring.
-fn exchange(group: &[Member], position: u32, span: Span, lane: u32) -> Box<dyn Program> {
+/// A group of more than two averages half of its part in a ring, and half in another the other way round. Members of
+/// a ring have groups of two in other parts, and connections share a wire: with one ring, which moves its part nearly
+/// twice, groups of two would be through long before it.
+fn ring(group: &[Member], position: u32, span: Span, lane: u32) -> RingProgram {
     let members = group.len() as u32;
     let neighbour = |steps: u32| group[((position + steps) % members) as usize];
-    match members {
-        1 => Box::new(Alone { span }),
-        2 => Box::new(PairProgram { partner: neighbour(1), span, lane }),
-        _ => Box::new(RingProgram {
-            members,
-            position,
-            next: neighbour(1),
-            previous: neighbour(members - 1),
-            span,
-            lane,
-        }),
-    }
+    let (next, previous) = (neighbour(1), neighbour(members - 1));
+    RingProgram { members, position, next, previous, span, lane }
 }
 
-/// One lane for each part of the chunk, each in a group of its own.
+/// The same ring, the other way round.
+fn back(ring: RingProgram) -> RingProgram {
+    let position = (ring.members - ring.position) % ring.members;
+    RingProgram { position, next: ring.previous, previous: ring.next, ..ring }
+}
+
+/// One lane for each part of the chunk, each in a group of its own, and one for the second ring of parts that have two.
 #[derive(Debug)]
 struct ShuffleProgram {
     lanes: Vec<Box<dyn Program>>,
@@ -227,6 +242,36 @@ mod tests {
             assert_eq!(sum(&|from, _| from == 8), 360, "step {step}");
             assert_eq!(sum(&|from, to| from < 3 && to >= 3), 360, "step {step}");
             assert_eq!(sum(&|from, to| from >= 3 && to < 3), 360, "step {step}");
+        }
+    }
+
+    #[test]
+    fn in_large_racks_a_wire_carries_little_more_than_a_chunk_whoever_serves() {
+        let racks = (0..32).map(|host| host / 8).collect();
+        let terrain = Terrain { racks, ..Terrain::default() };
+        let shuffle = Shuffle::with_parameters(None, Some(terrain)).unwrap();
+        let hosts: Arc<[u32]> = (0..32).collect();
+        let len = 8 * 8 * 30;
+        for step in 0..8 {
+            let site = |me| Site { hosts: hosts.clone(), me, step, seed: 0 };
+            let span = Span { offset: 0, len };
+            let programs: Vec<_> = (0..32).map(|me| shuffle.program(&site(me), span)).collect();
+            let messages = crate::checker::trace(&programs).unwrap();
+            for member in 0..32 {
+                let sent = messages.iter().filter(|each| each.send.member == member);
+                // Seven parts of eight in groups of two at most, and one in rings of four.
+                let most = len / 8 * 7 + len / 8 * 3 / 2;
+                let sent: u64 = sent.map(|each| each.len).sum();
+                assert!(sent <= most, "step {step}, member {member}: {sent} above {most}");
+                // Both ways round, so that connections to neighbours in the ring are as many as it is busy.
+                let far = messages.iter().filter(|each| {
+                    each.send.member == member && each.receive.member / 8 != member / 8
+                });
+                let mut neighbours: Vec<u32> = far.map(|each| each.receive.member).collect();
+                neighbours.sort_unstable();
+                neighbours.dedup();
+                assert_eq!(neighbours.len(), 2, "step {step}, member {member}");
+            }
         }
     }
 
