@@ -185,7 +185,7 @@ fn parted(
 /// A round of a tournament; with an odd number one sits out. In the round r, places a and b meet whose sum is r: with
 /// rounds that double, whatever somebody knows is known to twice as many after each step, with rounds one after another
 /// to two more. What is added from one series of doublings to the next keeps them from standing in step with those who
-/// serve; three leaves the least disagreement in racks of four to twenty.
+/// serve; of zero to three, three left the least disagreement in racks of four and of six to nine, and about as much as the others in larger ones.
 fn pairs(list: &[Member], step: usize) -> Vec<Vec<Member>> {
     let doublings = list.len().next_power_of_two().ilog2().max(1) as usize;
     let lot = (1_u64 << (step % doublings)) + 3 * (step / doublings) as u64;
