@@ -91,6 +91,10 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     };
     let size = arguments.size;
     let Plan { settings, fusion, batch, advice: _ } = arguments.settings.plan()?;
+    if arguments.elastic.is_some() {
+        arguments.settings.refuse_elastic_survey()?;
+    }
+    let topology_out = arguments.settings.topology_out()?;
     let usage = |error: NetError| UsageError::new(error.to_string());
     let store: Option<Box<dyn Store>> = match &arguments.store {
         None => None,
@@ -116,6 +120,8 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     let config = CoordinatorConfig {
         observer: page.as_ref().map(|page| page.feed.observer()),
         elastic: arguments.elastic,
+        survey: arguments.settings.survey(),
+        topology_out,
         settings,
         fusion,
         batch,

@@ -4,13 +4,14 @@
 use crate::exit::UsageError;
 use anyhow::Result;
 use clap::Args;
-use paceline_job::{ByteSize, Plan, Settings, StrategyChoice, Topology};
-use paceline_net::coordinator::MAXIMUM_WORKERS;
+use paceline_job::{ByteSize, Plan, Settings, StrategyChoice, Topology, TopologySource};
+use paceline_net::{USUAL_SURVEY, coordinator::MAXIMUM_WORKERS};
 use paceline_sync::strategy::{self, UnknownStrategy};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 /// What the workers follow.
@@ -29,9 +30,14 @@ pub struct SettingsArgs {
     #[arg(long, value_name = "BYTES")]
     pub credit: Option<ByteSize>,
 
-    /// Where hosts sit and what joins them: a file that `paceline topology` writes.
-    #[arg(long, value_name = "FILE")]
-    pub topology: Option<PathBuf>,
+    /// Where hosts sit and what joins them: a file that `paceline topology` writes, or `survey`: workers on several hosts load
+    /// their links when they have met, for 5 seconds at most (`survey:2`: 2), and find out. Not in elastic jobs.
+    #[arg(long, value_name = "FILE|survey[:SECONDS]")]
+    pub topology: Option<TopologySource>,
+
+    /// Save what a survey finds.
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    pub topology_out: Option<PathBuf>,
 
     /// Apply a plan file (TOML); the arguments above override it.
     #[arg(long, value_name = "FILE")]
@@ -41,7 +47,47 @@ pub struct SettingsArgs {
 impl SettingsArgs {
     /// The settings, refused if they cannot work.
     pub fn settings(&self) -> Result<Settings> {
+        if self.survey().is_some() {
+            let text =
+                "--topology survey is for jobs: name a file that `paceline topology -o` wrote";
+            return Err(UsageError::new(text).into());
+        }
         Ok(self.plan()?.settings)
+    }
+
+    /// How long workers survey their links at most, if they are to.
+    pub fn survey(&self) -> Option<Duration> {
+        match self.topology {
+            Some(TopologySource::Survey(limit)) => Some(limit.unwrap_or(USUAL_SURVEY)),
+            _ => None,
+        }
+    }
+
+    /// Where to save what they find, made, so that what is wrong is said at the beginning.
+    pub fn topology_out(&self) -> Result<Option<PathBuf>> {
+        let Some(file) = &self.topology_out else { return Ok(None) };
+        if self.survey().is_none() {
+            let text = "--topology-out saves what a survey finds: add --topology survey";
+            return Err(UsageError::new(text).into());
+        }
+        let made = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        made.map_err(|error| {
+            UsageError::new(format!(
+                "--topology-out {}: cannot be written: {error}",
+                file.display()
+            ))
+        })?;
+        Ok(Some(file.clone()))
+    }
+
+    /// Surveys are for workers that stay.
+    pub fn refuse_elastic_survey(&self) -> Result<()> {
+        if self.survey().is_some() {
+            let text = "workers of an elastic job do not survey their links: find out once, by `paceline topology -o FILE` as \
+                        a program of a job, and give --topology FILE";
+            return Err(UsageError::new(text).into());
+        }
+        Ok(())
     }
 
     /// The settings and whatever else a plan holds, refused if they cannot work.
@@ -65,7 +111,11 @@ impl SettingsArgs {
         }
         settings.partition = self.partition.unwrap_or(settings.partition);
         settings.credit = self.credit.unwrap_or(settings.credit);
-        if let Some(path) = &self.topology {
+        if self.survey().is_some() {
+            // Asked for in so many words, it counts more than what the plan says.
+            settings.topology = None;
+        }
+        if let Some(TopologySource::File(path)) = &self.topology {
             settings.topology = Some(Arc::new(read_topology(path)?));
         }
         settings.validate().map_err(|error| UsageError::new(error.to_string()))?;
@@ -134,6 +184,27 @@ mod tests {
         assert_eq!(settings.strategy.0, "ring");
         assert_eq!(settings.partition, ByteSize::kib(128));
         assert_eq!(settings.credit, Settings::default().credit);
+    }
+
+    #[test]
+    fn a_survey_is_asked_for_by_name_and_saved_where_it_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("net.toml");
+        let of = |topology: Option<&str>, out: Option<PathBuf>| SettingsArgs {
+            topology: topology.map(|text| text.parse().unwrap()),
+            topology_out: out,
+            ..SettingsArgs::default()
+        };
+        let asked = of(Some("survey:5"), Some(out.clone()));
+        assert_eq!(asked.survey(), Some(Duration::from_secs(5)));
+        assert_eq!(asked.topology_out().unwrap(), Some(out.clone()));
+        assert!(asked.plan().unwrap().settings.topology.is_none());
+        assert!(asked.settings().is_err(), "benchmarks have no workers to ask");
+        assert!(asked.refuse_elastic_survey().unwrap_err().to_string().contains("elastic"));
+        assert_eq!(of(Some("survey"), None).survey(), Some(USUAL_SURVEY));
+        assert!(of(Some("net.toml"), Some(out)).topology_out().is_err());
+        assert!(of(Some("survey"), Some("/no/such/net.toml".into())).topology_out().is_err());
+        assert!(of(None, None).refuse_elastic_survey().is_ok());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use world::{World, WorldSize};
 const RANKS_LISTED: u32 = 8;
 
 /// More hosts and ranks are not shown.
-const MOST_HOSTS: u32 = 256;
+const MOST_HOSTS: u32 = 1024;
 
 /// List and explain the strategies; show one in a small world, with a proof.
 ///
@@ -137,6 +137,15 @@ pub fn run(arguments: StrategiesArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A world, and the groups of strategies that average in them.
+#[derive(Serialize)]
+struct WithGroups {
+    #[serde(flatten)]
+    world: world::WorldJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<groups::GroupsJson>,
+}
+
 /// A strategy in a few words.
 #[derive(Serialize)]
 struct About {
@@ -221,7 +230,11 @@ fn show_one(name: &str, arguments: &StrategiesArgs) -> Result<String> {
         None => Vec::new(),
     };
     if arguments.json {
-        return text::json(&world.to_json(&proof, &listed));
+        let groups = match strategy.name().starts_with(Shuffle::NAME) {
+            true => Some(groups::json(size, terrain.as_ref())?),
+            false => None,
+        };
+        return text::json(&WithGroups { world: world.to_json(&proof, &listed), groups });
     }
     let About { name, leaves, about } = About::of(strategy.as_ref());
     let mut shown = format!("{name} (leaves {leaves})\n{}\n", text::wrapped(about));

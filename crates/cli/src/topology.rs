@@ -45,6 +45,10 @@ pub struct TopologyArgs {
     #[arg(long, value_name = "RATE", requires = "labels")]
     pub uplink: Option<Rate>,
 
+    /// How long workers of a job load their links, at most.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds, conflicts_with_all = ["file", "labels"])]
+    pub seconds: f64,
+
     /// Save it.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -52,6 +56,13 @@ pub struct TopologyArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("seconds are a number from 0.1 to 600".to_string()),
+    }
 }
 
 /// What a message takes besides its bytes, where nobody measured: inside a data centre.
@@ -69,7 +80,7 @@ pub fn run(arguments: TopologyArgs) -> Result<ExitCode> {
             let topology = labelled(&text, wire, arguments.uplink);
             (topology.map_err(UsageError::new)?, Vec::new())
         }
-        (None, None) => match found()? {
+        (None, None) => match found(Duration::from_secs_f64(arguments.seconds))? {
             Some(found) => found,
             None => return Ok(ExitCode::SUCCESS),
         },
@@ -88,17 +99,21 @@ pub fn run(arguments: TopologyArgs) -> Result<ExitCode> {
 }
 
 /// By the workers of the job that the environment names; on rank 0 only.
-fn found() -> Result<Option<(Topology, Vec<String>)>> {
+fn found(limit: Duration) -> Result<Option<(Topology, Vec<String>)>> {
     let config = JoinConfig::from_env().map_err(|error| {
         UsageError::new(format!("name a file, or start this as a program of a job: {error}"))
     })?;
     let worker = Worker::start(join(config)?, WorkerConfig::default())?;
-    let finding = survey(&worker).context("survey the links")?;
+    let finding = survey(&worker, limit).context("survey the links")?;
     if worker.rank() != Rank(0) {
         return Ok(None);
     }
-    let mut remarks =
-        vec![format!("Found in {} rounds with {} transfers.", finding.rounds, finding.transfers)];
+    let mut remarks = vec![format!(
+        "Found in {} rounds with {} transfers, in {:.1} s.",
+        finding.rounds,
+        finding.transfers,
+        finding.took.as_secs_f64()
+    )];
     remarks.extend(finding.doubts.iter().map(|doubt| format!("In doubt: {doubt}.")));
     Ok(Some((finding.topology, remarks)))
 }

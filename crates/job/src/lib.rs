@@ -22,7 +22,7 @@ pub use element::{Dtype, ReduceOp};
 pub use plan::{Batch, Fusion, Pass, Plan, PlanError, Suggestion};
 pub use quantity::{ByteSize, ParseQuantityError, Rate, Time};
 pub use random::Random;
-pub use topology::{Contended, Host, Link, LinkName, Topology, TopologyError, Way};
+pub use topology::{Contended, Host, Link, LinkName, Topology, TopologyError, TopologySource, Way};
 pub use view::{
     Measured, Membership, Rank, Settings, SettingsError, StrategyChoice, View, ViewVersion, Worker,
     WorkerId,

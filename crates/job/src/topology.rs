@@ -2,7 +2,7 @@
 
 use crate::{Rate, View};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{collections::BTreeSet, fmt, path::PathBuf, str::FromStr, time::Duration};
 
 /// Racks are few: something is kept for each.
 pub(crate) const MOST_RACKS: u32 = 1 << 16;
@@ -126,6 +126,37 @@ pub enum TopologyError {
     NoRate,
 }
 
+/// Where it is known from where hosts sit: `FILE`, `survey` or `survey:SECONDS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopologySource {
+    /// A topology file.
+    File(PathBuf),
+    /// Workers find it out when they have met, within this time if it is said.
+    Survey(Option<Duration>),
+}
+
+impl FromStr for TopologySource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TopologySource, String> {
+        /// Longer than anybody would wait for a job to begin.
+        const MOST_SECONDS: f64 = 600.0;
+        let seconds = match text.strip_prefix("survey") {
+            Some("") => return Ok(TopologySource::Survey(None)),
+            Some(rest) if rest.starts_with(':') => &rest[1..],
+            _ => return Ok(TopologySource::File(PathBuf::from(text))),
+        };
+        match seconds.parse::<f64>() {
+            Ok(seconds) if (0.1..=MOST_SECONDS).contains(&seconds) => {
+                Ok(TopologySource::Survey(Some(Duration::from_secs_f64(seconds))))
+            }
+            _ => Err(format!(
+                "a survey takes from 0.1 to {MOST_SECONDS} seconds, such as survey:5; a file of that name is ./{text}"
+            )),
+        }
+    }
+}
+
 /// Links that others' traffic slows down for now. Strategies that divide by racks keep them out of large groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -189,11 +220,27 @@ impl Topology {
                 return Err(TopologyError::TooManyRacks { host: name.clone(), rack: *rack });
             }
         }
-        let mut links = self.hosts.iter().map(|host| host.link).chain(self.uplinks.clone());
-        if links.any(|link| link.rate.bytes_per_second() <= 0.0) {
+        if self.links().any(|link| link.rate.bytes_per_second() <= 0.0) {
             return Err(TopologyError::NoRate);
         }
         Ok(())
+    }
+
+    /// All links, hosts' wires and uplinks.
+    pub fn links(&self) -> impl Iterator<Item = Link> {
+        self.hosts.iter().map(|host| host.link).chain(self.uplinks.iter().copied())
+    }
+
+    /// Those of these hosts that it does not name, in order and each once.
+    pub fn strangers<'a>(&self, hosts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        let known: BTreeSet<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let mut strangers: Vec<&str> = Vec::new();
+        for host in hosts {
+            if !known.contains(host) && !strangers.contains(&host) {
+                strangers.push(host);
+            }
+        }
+        strangers
     }
 
     /// How many racks it has.
@@ -289,6 +336,26 @@ mod tests {
         outside.hosts[4].rack = 7;
         assert!(refusal(&outside).contains("rack 7"));
         assert!(Topology::parse("hosts = 3").is_err());
+    }
+
+    #[test]
+    fn a_topology_comes_from_a_file_or_from_a_survey() {
+        let source = |text: &str| text.parse::<TopologySource>();
+        assert_eq!(source("survey"), Ok(TopologySource::Survey(None)));
+        let five = Some(Duration::from_secs(5));
+        assert_eq!(source("survey:5"), Ok(TopologySource::Survey(five)));
+        for file in ["net.toml", "./survey", "surveys/net.toml"] {
+            assert_eq!(source(file), Ok(TopologySource::File(file.into())));
+        }
+        for wrong in ["survey:", "survey:0", "survey:x", "survey:1e9", "survey:-1", "survey:nan"] {
+            assert!(source(wrong).unwrap_err().contains("seconds"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_it_does_not_name_are_strangers() {
+        let hosts = ["host0", "a", "host4", "b", "a"];
+        assert_eq!(racked().strangers(hosts.into_iter()), ["a", "b"]);
     }
 
     #[test]

@@ -74,6 +74,10 @@ pub struct View {
     /// What messages cost, as far as it was measured; `auto` decides by it.
     #[serde(default)]
     pub measured: Measured,
+    /// How long workers may survey their links before the first step, if they are to: where hosts sit is then part of the
+    /// settings of the next view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub survey: Option<Duration>,
     /// Tensors that are sent together.
     #[serde(default, skip_serializing_if = "Fusion::is_empty")]
     pub fusion: Fusion,
@@ -128,15 +132,18 @@ impl View {
             workers: workers.collect(),
             settings,
             measured: Measured::default(),
+            survey: None,
             fusion: Fusion::default(),
             batch: Batch::default(),
             membership: Membership::Fixed,
         }
     }
 
-    /// The next view: the same, but for what its links were found to cost.
-    pub fn with_measured(&self, measured: Measured) -> View {
-        View { version: ViewVersion(self.version.0 + 1), measured, ..self.clone() }
+    /// The next view: the same, but for what its links were found to cost, and for where its hosts were found to sit.
+    pub fn with_measured(&self, measured: Measured, topology: Option<Arc<Topology>>) -> View {
+        let mut settings = self.settings.clone();
+        settings.topology = topology.or(settings.topology);
+        View { version: ViewVersion(self.version.0 + 1), measured, settings, ..self.clone() }
     }
 
     /// Number of workers.

@@ -15,11 +15,20 @@ const COLD_ROUND_TRIPS: usize = 8;
 const BLOCK_BYTES: usize = 128 << 10;
 const BLOCKS: usize = 5;
 
-/// Whether workers of a first view measure: only `auto` decides by it, and only where somebody is to be measured to.
+/// Whether workers of a first view measure: only `auto` decides by it, and surveys begin with it, and only where somebody is to
+/// be measured to.
 pub(crate) fn is_due(view: &View) -> bool {
     // Workers that come later were not measured, and nobody waits for them: an elastic job goes by the usual prices.
     let fixed = view.membership.is_fixed();
-    fixed && view.size() > 1 && view.settings.strategy == StrategyChoice::auto()
+    let auto = view.settings.strategy == StrategyChoice::auto();
+    fixed && view.size() > 1 && (auto || is_surveyed(view))
+}
+
+/// Whether workers of a first view find out where their hosts sit.
+pub(crate) fn is_surveyed(view: &View) -> bool {
+    let several = view.workers.iter().any(|worker| worker.host != view.workers[0].host);
+    let unknown = view.settings.topology.is_none();
+    view.survey.is_some() && view.membership.is_fixed() && unknown && several
 }
 
 /// Every worker calls this at the same point; all get the same answer.

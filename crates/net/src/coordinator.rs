@@ -14,6 +14,7 @@ mod notes;
 mod roster;
 mod sighting;
 mod status;
+mod terrain;
 
 pub use audience::{Observation, Observer};
 pub use elastic::{Census, Occasion, Resizer};
@@ -41,11 +42,15 @@ use audience::Audience;
 use door::{Arrival, Doorman};
 use elastic::Ask;
 use notes::{Kept, Notes};
-use paceline_job::{Batch, Fusion, Membership, Rank, Settings, View, Worker, WorkerId};
-use paceline_sync::agreement::{Limits, Registrar, Summons};
+use paceline_job::{Batch, Fusion, Measured, Membership, Rank, Settings, View, Worker, WorkerId};
+use paceline_sync::{
+    agreement::{Limits, Registrar, Summons},
+    survey::Finding,
+};
 use roster::{Roster, Ticket};
 use std::{
     net::{Shutdown, SocketAddr, TcpListener},
+    path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -106,7 +111,12 @@ pub struct CoordinatorConfig {
     pub spares: bool,
     /// Told what happens in the job, if somebody watches it.
     pub observer: Option<Observer>,
-    /// Whether to keep to oneself what `auto` chose, once the workers have measured their links.
+    /// How long workers survey their links at most before the first step, if they are to; not in elastic jobs. A topology of the
+    /// settings makes it needless.
+    pub survey: Option<Duration>,
+    /// Where to save what a survey finds.
+    pub topology_out: Option<PathBuf>,
+    /// Whether to keep to oneself what `auto` chose and what a survey found, once the workers have measured their links.
     pub quiet: bool,
 }
 
@@ -127,6 +137,8 @@ impl CoordinatorConfig {
             resizer: None,
             spares: false,
             observer: None,
+            survey: None,
+            topology_out: None,
             quiet: false,
         }
     }
@@ -494,7 +506,11 @@ impl Service {
             Some(_) => Membership::Elastic,
             None => Membership::Fixed,
         };
-        let view = View { batch: self.config.batch, membership, ..view };
+        let survey = self.config.survey.filter(|_| membership.is_fixed());
+        let view = View { batch: self.config.batch, membership, survey, ..view };
+        if let Some(oddity) = terrain::oddity(&view) {
+            self.config.log.line(&oddity);
+        }
         let measuring = calibration::is_due(&view);
         let limits = self.config.elastic.unwrap_or_default();
         let registrar = Registrar::new(view.clone(), measuring).limited(limits);
@@ -576,19 +592,18 @@ impl Service {
                 return failed("it asked to join twice");
             }
             (WorkerMessage::Measured(measured), Some(id)) => {
-                let first = self.registrar.as_ref().and_then(|it| it.view().rank_of(id));
-                let mut due = false;
-                if first == Some(Rank(0)) {
-                    self.register(|registrar, out| due = registrar.measured(measured, out));
-                }
-                if !due {
+                if !self.measured(id, measured, None) {
                     return failed(NOT_ITS_TO_MEASURE);
                 }
-                if let Some(registrar) = &self.registrar {
-                    tell_choices(&self.config, registrar.view());
+            }
+            (WorkerMessage::Surveyed { measured, finding }, Some(id)) => {
+                if !self.measured(id, measured, Some(*finding)) {
+                    return failed(NOT_ITS_TO_MEASURE);
                 }
             }
-            (WorkerMessage::Measured(_), None) => return failed(NOT_ITS_TO_MEASURE),
+            (WorkerMessage::Measured(_) | WorkerMessage::Surveyed { .. }, None) => {
+                return failed(NOT_ITS_TO_MEASURE);
+            }
             (WorkerMessage::Agreement(message), Some(id)) => {
                 self.register(|registrar, out| registrar.hear(id, message, out));
             }
@@ -612,6 +627,39 @@ impl Service {
             }
         }
         None
+    }
+
+    /// The workers' links are measured, says this one; false if that was not its to say.
+    fn measured(&mut self, id: WorkerId, measured: Measured, finding: Option<Finding>) -> bool {
+        let view = self.registrar.as_ref().map(Registrar::view);
+        let asked = view.is_some_and(|view| calibration::is_surveyed(view) == finding.is_some());
+        let first = view.and_then(|view| view.rank_of(id));
+        let topology = finding.as_ref().map(|finding| Arc::new(finding.topology.clone()));
+        let mut due = false;
+        if asked && first == Some(Rank(0)) {
+            self.register(|registrar, out| due = registrar.measured(measured, topology, out));
+        }
+        if due {
+            if let Some(finding) = finding {
+                self.tell_survey(&finding);
+            }
+            if let Some(registrar) = &self.registrar {
+                tell_choices(&self.config, registrar.view());
+            }
+        }
+        due
+    }
+
+    fn tell_survey(&self, finding: &Finding) {
+        let CoordinatorConfig { log, topology_out, quiet, .. } = &self.config;
+        let saved = topology_out.as_ref().map(|file| terrain::save(&finding.topology, file));
+        if let Some(Err(problem)) = &saved {
+            log.line(problem);
+        }
+        let file = topology_out.as_deref().filter(|_| saved.is_some_and(|saved| saved.is_ok()));
+        if !quiet {
+            terrain::found(finding, file).iter().for_each(|line| log.line(line));
+        }
     }
 
     /// Let the registrar act, write down what it decided, and pass on what it says.

@@ -30,6 +30,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener},
     ops::RangeInclusive,
     os::fd::{AsRawFd, RawFd},
+    path::PathBuf,
     thread,
     time::Duration,
 };
@@ -64,6 +65,10 @@ pub struct JoinConfig {
     /// Run the coordinator in this process, for a job that begins so: rank 0 does so where the launcher is not ours. Where
     /// coordinators are found through etcd, what a job begins with that this process is the first to coordinate.
     pub hosting: Option<Plan>,
+    /// How long workers of a job that is hosted here survey their links before the first step, if they are to.
+    pub survey: Option<Duration>,
+    /// Where the hosted coordinator saves what they find.
+    pub topology_out: Option<PathBuf>,
     /// How many workers a job may have whose coordinator is found through etcd: its workers come and go.
     pub limits: Limits,
     /// Where the hosted coordinator reports.
@@ -85,6 +90,8 @@ impl JoinConfig {
             timeout: JOIN_TIMEOUT,
             host: None,
             hosting: None,
+            survey: None,
+            topology_out: None,
             limits: Limits::default(),
             log: Log::default(),
         }
@@ -280,6 +287,8 @@ fn host_coordinator(config: &JoinConfig, plan: &Plan) -> Result<Coordinator> {
         coordinator.fusion = plan.fusion.clone();
         coordinator.batch = plan.batch;
         coordinator.join_timeout = config.timeout;
+        coordinator.survey = config.survey;
+        coordinator.topology_out = config.topology_out.clone();
         coordinator.log = config.log.clone();
         outcome = Coordinator::start(coordinator);
         if !matches!(outcome, Err(NetError::CannotListen { .. })) {

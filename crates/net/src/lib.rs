@@ -48,7 +48,7 @@ pub use runtime::{
 };
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
-pub use survey::survey;
+pub use survey::{USUAL_SURVEY, survey};
 pub use worker::{
     Entry as WorkerEntry, Gathering, Measuring, Operation, Region, Sharing, Worker, WorkerConfig,
 };

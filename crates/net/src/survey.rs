@@ -10,28 +10,28 @@ use crate::{
 use paceline_job::{Link, Rank, Rate, ReduceOp};
 use paceline_sync::{
     collective::Collective,
-    survey::{self, Finding, Reading, Transfer},
+    survey::{self, Finding, PIECES, Reading, Round, Transfer, steady_rate},
 };
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
-/// How long a transfer takes that has its wire alone: what queues and buckets on the way hold at once must be a small part
-/// of it, and so must be the moments by which workers begin apart.
-const ALONE: Duration = Duration::from_millis(200);
+/// How long a survey at a job's start takes at most, unless somebody says otherwise.
+pub const USUAL_SURVEY: Duration = Duration::from_secs(5);
 
-/// Whatever was measured of wires, a transfer is not shorter or longer than this.
-const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 512 << 10..=64 << 20;
-
-/// Bytes of a transfer where no wire was measured.
-const USUAL_BYTES: usize = 4 << 20;
-
-/// Round trips of one byte; the fastest counts.
+/// Round trips of one byte, and after how long no other one is begun; the fastest counts.
 const ROUND_TRIPS: usize = 8;
+const ROUND_TRIPS_TIME: Duration = Duration::from_millis(10);
 
 /// What joins workers of one host, where none was measured.
 const USUAL_MEMORY: f64 = 4e9;
 
-/// Every worker calls this; all get the same answer. It loads the network for some seconds.
-pub fn survey(worker: &Worker) -> Result<Finding> {
+/// Every worker calls this with the same limit; all get the same answer. It loads the network until then, at most.
+///
+/// A finding names hosts as the view does.
+pub fn survey(worker: &Worker, limit: Duration) -> Result<Finding> {
     let view = worker.view();
     let mut names: Vec<String> = Vec::new();
     let mut leaders: Vec<Rank> = Vec::new();
@@ -45,80 +45,122 @@ pub fn survey(worker: &Worker) -> Result<Finding> {
         rate: Rate::from_bytes_per_second(USUAL_MEMORY),
         latency: Duration::from_micros(10),
     });
-    // The same on all workers, as the view is.
-    let bytes = view.measured.wire.map_or(USUAL_BYTES, |wire| {
-        let bytes = (wire.rate.bytes_per_second() * ALONE.as_secs_f64()) as usize;
-        bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end())
-    });
-    let latency = latency(worker, &leaders)?;
-    survey::survey(&names, memory, |transfers| {
-        let rates = round(worker, &leaders, transfers, bytes)?;
-        Ok(rates.into_iter().map(|rate| Reading { rate, latency }).collect())
-    })
+    let mut survey = Survey { worker, leaders, near: BTreeSet::new(), mark: Instant::now() };
+    survey::survey(&names, memory, limit, |transfers, bytes| survey.round(transfers, bytes))
 }
 
-/// The transfers of one round at the same time; what each achieved, on all workers.
-fn round(
-    worker: &Worker,
-    leaders: &[Rank],
-    transfers: &[Transfer],
-    bytes: usize,
-) -> Result<Vec<f64>> {
-    worker.barrier("paceline survey begins")?;
-    let begun = Instant::now();
-    let mut sending: Vec<Pending<u8>> = Vec::new();
-    let mut receiving: Vec<(usize, Pending<u8>)> = Vec::new();
-    for (number, (from, to)) in transfers.iter().enumerate() {
-        let (from, to) = (leaders[*from], leaders[*to]);
-        let name = format!("paceline survey {number}");
-        let len = bytes as u64;
-        let block = || vec![0_u8; bytes].into();
-        let empty = || Vec::<u8>::new().into();
-        let operation =
-            |collective| Operation::new(name.as_str(), collective).group([from, to].into());
-        if worker.rank() == to {
-            let buffers = Buffers::Pair(empty(), block());
-            let receive = operation(Collective::Recv { from: 0, len });
-            receiving.push((number, worker.start_with(receive, buffers)?));
-        }
-        if worker.rank() == from {
-            let buffers = Buffers::Pair(block(), empty());
-            sending.push(worker.start_with(operation(Collective::Send { to: 1, len }), buffers)?);
-        }
-    }
-    let mut rates = vec![0.0_f64; transfers.len()];
-    // A worker receives from one other in most rounds; of several, the later ones count from the same beginning.
-    for (number, pending) in receiving {
-        pending.wait()?;
-        rates[number] = bytes as f64 / begun.elapsed().as_secs_f64();
-    }
-    for pending in sending {
-        pending.wait()?;
-    }
-    // Only the receiver has a number; to sum is to tell.
-    worker.all_reduce("paceline survey readings", &mut rates, ReduceOp::Sum)?;
-    Ok(rates)
+struct Survey<'a> {
+    worker: &'a Worker,
+    /// By host.
+    leaders: Vec<Rank>,
+    /// Pairs whose round trips are known.
+    near: BTreeSet<Transfer>,
+    /// Until when time is told.
+    mark: Instant,
 }
 
-/// Half of a round trip between the first two hosts, on all workers.
-fn latency(worker: &Worker, leaders: &[Rank]) -> Result<Duration> {
-    const NAME: &str = "paceline survey latency";
-    let mut told = [0.0_f64];
-    if let [first, second, ..] = leaders {
-        let mut byte = [0_u8];
-        for _ in 0..ROUND_TRIPS {
-            if worker.rank() == *first {
-                let begun = Instant::now();
-                worker.send(NAME, *second, &byte)?;
-                worker.recv(NAME, *second, &mut byte)?;
-                let seconds = begun.elapsed().as_secs_f64() / 2.0;
-                told[0] = if told[0] == 0.0 { seconds } else { told[0].min(seconds) };
-            } else if worker.rank() == *second {
-                worker.recv(NAME, *first, &mut byte)?;
-                worker.send(NAME, *first, &byte)?;
+impl Survey<'_> {
+    /// The transfers of one round at the same time; what each achieved, on all workers.
+    fn round(&mut self, transfers: &[Transfer], bytes: usize) -> Result<Round> {
+        let ordered = |(from, to): &Transfer| ((*from).min(*to), (*from).max(*to));
+        let all: BTreeSet<Transfer> = transfers.iter().map(ordered).collect();
+        let new: Vec<Transfer> = all.difference(&self.near).copied().collect();
+        self.near.extend(&new);
+        self.worker.barrier("paceline survey begins")?;
+        // In the same order on all workers, so that nobody waits for somebody who waits.
+        let latencies =
+            new.iter().map(|pair| self.round_trips(*pair)).collect::<Result<Vec<f64>>>()?;
+        if !new.is_empty() {
+            self.worker.barrier("paceline survey loads")?;
+        }
+        let mut told = self.load(transfers, bytes)?;
+        told.extend(&latencies);
+        told.push(self.mark.elapsed().as_secs_f64());
+        self.mark = Instant::now();
+        // Only one worker has a number, and all have a time: to take the highest is to tell.
+        self.worker.all_reduce("paceline survey readings", &mut told, ReduceOp::Max)?;
+        let (rates, rest) = told.split_at(transfers.len());
+        let (latencies, took) = rest.split_at(new.len());
+        let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let readings = transfers.iter().zip(rates).map(|(transfer, rate)| {
+            let place = new.iter().position(|pair| *pair == ordered(transfer));
+            let latency = place.map(|place| latencies[place]).filter(|seconds| *seconds > 0.0);
+            Reading { rate: Some(*rate).filter(|rate| *rate > 0.0), latency: latency.map(time) }
+        });
+        Ok(Round { readings: readings.collect(), took: time(took[0]) })
+    }
+
+    /// Bytes a second of each transfer that comes here; 0 where too few came to tell, and elsewhere.
+    fn load(&self, transfers: &[Transfer], bytes: usize) -> Result<Vec<f64>> {
+        let piece = bytes / PIECES;
+        let begun = Instant::now();
+        let came: Arc<Vec<Mutex<Vec<Duration>>>> =
+            Arc::new(transfers.iter().map(|_| Mutex::default()).collect());
+        let mut underway: Vec<Pending<u8>> = Vec::new();
+        for _ in 0..PIECES {
+            for (number, (from, to)) in transfers.iter().enumerate() {
+                let group = [self.leaders[*from], self.leaders[*to]];
+                let name = format!("paceline survey {number}");
+                let (len, empty) = (piece as u64, || Vec::<u8>::new().into());
+                let operation =
+                    |collective| Operation::new(name.as_str(), collective).group(group.into());
+                if self.worker.rank() == group[0] {
+                    let buffers = Buffers::Pair(vec![0_u8; piece].into(), empty());
+                    let send = operation(Collective::Send { to: 1, len });
+                    underway.push(self.worker.start_with(send, buffers)?);
+                }
+                if self.worker.rank() == group[1] {
+                    let buffers = Buffers::Pair(empty(), vec![0_u8; piece].into());
+                    let receive = operation(Collective::Recv { from: 0, len });
+                    let pending = self.worker.start_with(receive, buffers)?;
+                    let came = came.clone();
+                    pending.handle().when_done(move |_| {
+                        let mut came = came[number].lock().unwrap_or_else(PoisonError::into_inner);
+                        came.push(begun.elapsed());
+                    });
+                    underway.push(pending);
+                }
             }
         }
+        for pending in underway {
+            pending.wait()?;
+        }
+        let rate = |came: &Mutex<Vec<Duration>>| {
+            let came = came.lock().unwrap_or_else(PoisonError::into_inner);
+            steady_rate(&came, piece).unwrap_or(0.0)
+        };
+        Ok(came.iter().map(rate).collect())
     }
-    worker.all_reduce("paceline survey latency told", &mut told, ReduceOp::Sum)?;
-    Ok(Duration::from_secs_f64(told[0]))
+
+    /// Half of a round trip in seconds, the fastest of several, where it is measured; 0 elsewhere.
+    fn round_trips(&self, (first, second): Transfer) -> Result<f64> {
+        const NAME: &str = "paceline survey latency";
+        let [first, second] = [first, second].map(|host| self.leaders[host]);
+        let me = self.worker.rank();
+        let begun = Instant::now();
+        let mut fastest = 0.0_f64;
+        for trip in 1..=ROUND_TRIPS {
+            let mut word = [MORE];
+            if me == first {
+                let late = trip == ROUND_TRIPS || begun.elapsed() >= ROUND_TRIPS_TIME;
+                word[0] = if late { ENOUGH } else { MORE };
+                let leaves = Instant::now();
+                self.worker.send(NAME, second, &word)?;
+                self.worker.recv(NAME, second, &mut word)?;
+                let seconds = leaves.elapsed().as_secs_f64() / 2.0;
+                fastest = if trip == 1 { seconds } else { fastest.min(seconds) };
+            } else if me == second {
+                self.worker.recv(NAME, first, &mut word)?;
+                self.worker.send(NAME, first, &word)?;
+            }
+            if word[0] == ENOUGH {
+                break;
+            }
+        }
+        Ok(fastest)
+    }
 }
+
+/// What follows a round trip.
+const ENOUGH: u8 = 0;
+const MORE: u8 = 1;

@@ -32,6 +32,7 @@ use crate::{
         trace::{Recording, TraceConfig},
     },
     succession::Succession,
+    survey::survey,
     watching::Watching,
 };
 use elastic::Elastic;
@@ -227,12 +228,18 @@ impl Worker {
     /// What links cost becomes part of the view on all workers, between the same two operations.
     fn measure(&mut self, view: &View) -> Result<()> {
         let measured = calibration::measure(self)?;
-        let view = Arc::new(view.with_measured(measured));
+        let limit = view.survey.filter(|_| calibration::is_surveyed(view));
+        let finding = limit.map(|limit| survey(self, limit)).transpose()?;
+        let topology = finding.as_ref().map(|finding| Arc::new(finding.topology.clone()));
+        let view = Arc::new(view.with_measured(measured, topology));
         self.control.adopt(view.clone());
         self.helm.with(|driver| driver.install(view, 0));
         if self.rank() == Rank(0) {
             // The coordinator counts views with us, and says what `auto` decides by. One that is gone does neither.
-            let _ = self.control.send(&WorkerMessage::Measured(measured));
+            let _ = self.control.send(&match finding.map(Box::new) {
+                None => WorkerMessage::Measured(measured),
+                Some(finding) => WorkerMessage::Surveyed { measured, finding },
+            });
         }
         Ok(())
     }

@@ -313,7 +313,7 @@ fn a_worker_that_leaves_early_frees_its_place() {
 fn messages_that_are_too_long_or_no_messages_are_refused_by_name() {
     let (coordinator, log) = coordinator(1, |_| {});
     for (bytes, expected) in [
-        (&(u32::MAX).to_le_bytes()[..], "of 4294967295 bytes; at most 65536 are allowed"),
+        (&(u32::MAX).to_le_bytes()[..], "of 4294967295 bytes; at most 1048576 are allowed"),
         (&framed(b"{\"join\": 7}")[..], "malformed worker's message"),
         (&framed(b"")[..], "malformed worker's message"),
         (&framed(b"{\"leave\":{\"fate\":\"finished\"}}")[..], "must ask to take part"),

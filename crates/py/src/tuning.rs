@@ -51,6 +51,12 @@ pub(crate) fn begin(
 /// Mark links as contended by what workers get from each other, where it is known how hosts are joined.
 pub(crate) fn watch_links(worker: &Worker) -> PyResult<()> {
     if worker.view().settings.topology.is_none() {
+        if worker.rank() == Rank(0) {
+            eprintln!(
+                "paceline: links are not watched, because it is not known where hosts sit: give a topology, or let workers \
+                 survey their links (PACELINE_TOPOLOGY=survey)"
+            );
+        }
         return Ok(());
     }
     let decisions = worker.decisions();

@@ -4,16 +4,16 @@ use paceline_job::{
     ByteSize, Dtype, Link, Random, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology,
     View,
 };
-use paceline_replay::{Cluster, ClusterConfig};
+use paceline_replay::{Cluster, ClusterConfig, Shaping};
 use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
-    survey::{Finding, Reading, Transfer, survey},
+    survey::{Finding, PIECES, Reading, Round, Transfer, steady_rate, survey},
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-/// Large enough that latency does not count.
-const BLOCK: u64 = 1 << 20;
+/// More than any survey here takes.
+const LONG: Duration = Duration::from_secs(3600);
 
 fn link(bits: f64) -> Link {
     Link { rate: Rate::from_bits_per_second(bits), latency: Duration::from_micros(20) }
@@ -29,53 +29,82 @@ fn racked(racks: u32, hosts: u32, oversubscribed: f64, mixed: bool) -> Topology 
     topology
 }
 
-/// All transfers of a round at the same time.
-fn probe(topology: &Topology, transfers: &[Transfer]) -> Vec<Reading> {
+/// When the pieces of each transfer came, if all begin at the same time.
+fn arrivals(
+    topology: &Topology,
+    config: ClusterConfig,
+    transfers: &[Transfer],
+    (pieces, bytes): (u32, u64),
+) -> Vec<Vec<Duration>> {
     let names = topology.hosts.iter().map(|host| host.name.clone()).collect();
     let settings = Settings {
         strategy: StrategyChoice("ring".to_string()),
-        partition: ByteSize(BLOCK),
+        partition: ByteSize::mib(1),
         eager: ByteSize::UNLIMITED,
         ..Settings::default()
     };
     let view = Arc::new(View::on_hosts(names, settings.fifo()));
-    let mut cluster = Cluster::new(view, topology, ClusterConfig::default()).unwrap();
+    let mut cluster = Cluster::new(view, topology, config).unwrap();
+    let op = |number: usize, piece: u32| OpId(number as u32 * pieces + piece);
     for (number, (from, to)) in transfers.iter().enumerate() {
         let group: Arc<[Rank]> = vec![Rank(*from as u32), Rank(*to as u32)].into();
-        let sides = [
-            (*from, Collective::Send { to: 1, len: BLOCK }),
-            (*to, Collective::Recv { from: 0, len: BLOCK }),
-        ];
-        for (rank, collective) in sides {
-            let post = Post {
-                op: OpId(number as u32),
-                name: format!("probe {number}").into(),
-                collective,
-                dtype: Dtype::U8,
-                reduce: ReduceOp::Sum,
-                priority: 0,
-                group: Some(group.clone()),
-                in_place: false,
-                listeners: 0,
-            };
-            cluster.post(Time::ZERO, Rank(rank as u32), post).unwrap();
+        for piece in 0..pieces {
+            let sides = [
+                (*from, Collective::Send { to: 1, len: bytes }),
+                (*to, Collective::Recv { from: 0, len: bytes }),
+            ];
+            for (rank, collective) in sides {
+                let post = Post {
+                    op: op(number, piece),
+                    name: format!("probe {number}").into(),
+                    collective,
+                    dtype: Dtype::U8,
+                    reduce: ReduceOp::Sum,
+                    priority: 0,
+                    group: Some(group.clone()),
+                    in_place: false,
+                    listeners: 0,
+                };
+                cluster.post(Time::ZERO, Rank(rank as u32), post).unwrap();
+            }
         }
     }
     let outcome = cluster.run();
-    let latency = Duration::from_micros(20);
-    let reading = |(number, (_, to)): (usize, &Transfer)| {
-        let end = outcome.finished_at(Rank(*to as u32), OpId(number as u32)).unwrap();
-        let seconds = (end.since(Time::ZERO) - latency).as_secs_f64();
-        Reading { rate: BLOCK as f64 / seconds, latency }
+    let came = |(number, (_, to)): (usize, &Transfer)| {
+        let end = |piece| outcome.finished_at(Rank(*to as u32), op(number, piece)).unwrap();
+        (0..pieces).map(|piece| end(piece).since(Time::ZERO)).collect()
     };
-    transfers.iter().enumerate().map(reading).collect()
+    transfers.iter().enumerate().map(came).collect()
+}
+
+/// All transfers of a round at the same time, after a byte each.
+fn probe(
+    topology: &Topology,
+    config: &ClusterConfig,
+    transfers: &[Transfer],
+    bytes: usize,
+) -> Round {
+    let byte = arrivals(topology, ClusterConfig::default(), transfers, (1, 1));
+    let pieces = (PIECES as u32, (bytes / PIECES) as u64);
+    let came = arrivals(topology, config.clone(), transfers, pieces);
+    let took = came.iter().filter_map(|came| came.last()).max().copied().unwrap_or_default();
+    let readings = came.iter().zip(byte).map(|(came, byte)| Reading {
+        rate: steady_rate(came, bytes / PIECES),
+        latency: Some(byte[0]),
+    });
+    Round { readings: readings.collect(), took }
+}
+
+fn surveyed_within(limit: Duration, topology: &Topology, config: &ClusterConfig) -> Finding {
+    let names: Vec<String> = topology.hosts.iter().map(|host| host.name.clone()).collect();
+    let found = survey(&names, topology.memory, limit, |round, bytes| {
+        Ok::<_, Infallible>(probe(topology, config, round, bytes))
+    });
+    found.unwrap_or_else(|never| match never {})
 }
 
 fn surveyed(topology: &Topology) -> Finding {
-    let names: Vec<String> = topology.hosts.iter().map(|host| host.name.clone()).collect();
-    let found =
-        survey(&names, topology.memory, |round| Ok::<_, Infallible>(probe(topology, round)));
-    found.unwrap_or_else(|never| match never {})
+    surveyed_within(LONG, topology, &ClusterConfig::default())
 }
 
 /// The same racks, whatever they are called, and the same rates within 5 %.
@@ -135,6 +164,86 @@ fn hosts_whose_uplinks_hold_nobody_up_are_one_rack() {
     assert!(found.topology.uplinks.is_empty(), "{:?}", found.topology);
     assert!(found.topology.hosts.iter().all(|host| host.rack == 0));
     assert!(surveyed(&Topology::racked(1, 1, link(1e9), link(1e9), link(1e9))).doubts.is_empty());
+}
+
+/// Wires of testbeds: what stood idle lets 128 KiB through at once.
+fn shaped() -> ClusterConfig {
+    let mut config = ClusterConfig::default();
+    config.network.shaping = Some(Shaping {
+        burst_bytes: 128 << 10,
+        segment_bytes: 16 << 10,
+        small_queue_bytes: 64 << 10,
+        window_bytes: 2 << 20,
+    });
+    config
+}
+
+#[test]
+fn what_passes_shaped_wires_at_once_makes_them_no_faster() {
+    for (racks, hosts) in [(3, 1), (2, 3), (3, 2)] {
+        let uplink = link(0.75 * 60e6 * f64::from(hosts));
+        let topology = Topology::racked(racks * hosts, racks, link(60e6), uplink, link(32e9));
+        let found = surveyed_within(LONG, &topology, &shaped());
+        if hosts == 1 {
+            // Each host's uplink is as good as its wire.
+            assert!(found.topology.uplinks.is_empty(), "{:?}", found.topology);
+            for host in &found.topology.hosts {
+                let share = host.link.rate.bytes_per_second() / uplink.rate.bytes_per_second();
+                assert!((share - 1.0).abs() < 0.05, "{host:?}");
+            }
+        } else {
+            assert_found(&format!("{racks} shaped racks of {hosts}"), &topology, &found);
+        }
+    }
+}
+
+#[test]
+fn hosts_that_have_their_racks_to_themselves_are_not_put_together_by_chance() {
+    for count in [2, 3, 4, 5, 6] {
+        let found = surveyed(&Topology::racked(count, count, link(1e9), link(1e9), link(32e9)));
+        assert!(found.topology.uplinks.is_empty(), "{count}: {:?}", found.topology);
+        assert!(found.topology.hosts.iter().all(|host| host.rack == 0));
+        assert!(found.doubts.is_empty(), "{count}: {:?}", found.doubts);
+    }
+}
+
+#[test]
+fn each_link_has_the_latency_of_its_way() {
+    let mut topology = racked(3, 4, 4.0, false);
+    topology.uplinks.iter_mut().for_each(|uplink| uplink.latency = Duration::from_micros(300));
+    topology.uplinks[2].latency = Duration::from_millis(2);
+    topology.hosts[5].link.latency = Duration::from_micros(150);
+    let found = surveyed(&topology);
+    assert_found("latencies", &topology, &found);
+    let near = |found: Duration, real: Duration| {
+        (found.as_secs_f64() / real.as_secs_f64() - 1.0).abs() < 0.05
+    };
+    for (real, seen) in topology.hosts.iter().zip(&found.topology.hosts) {
+        assert!(near(seen.link.latency, real.link.latency), "{seen:?}, not {real:?}");
+    }
+    for (real, seen) in topology.uplinks.iter().zip(&found.topology.uplinks) {
+        assert!(near(seen.latency, real.latency), "{seen:?}, not {real:?}");
+    }
+}
+
+#[test]
+fn a_survey_ends_in_time_and_says_what_it_did_not_measure() {
+    let topology = racked(4, 3, 4.0, true);
+    let config = ClusterConfig::default();
+    let all = surveyed(&topology);
+    let mut found = 0;
+    for part in [0.0, 0.02, 0.1, 0.3, 0.6, 0.9, 1.3] {
+        let limit = all.took.mul_f64(part);
+        let short = surveyed_within(limit, &topology, &config);
+        // No round takes longer than the slowest of all.
+        let round = all.took.mul_f64(4.0 / all.rounds as f64);
+        assert!(short.took <= limit + round, "{part}: {:?} of {limit:?}", short.took);
+        assert_eq!(short.topology.check().map_err(|problem| problem.to_string()), Ok(()));
+        let same = short.topology.uplinks.len() == topology.uplinks.len();
+        assert!(same || !short.doubts.is_empty(), "{part}: {:?}", short);
+        found += usize::from(same);
+    }
+    assert!(found >= 1);
 }
 
 #[test]

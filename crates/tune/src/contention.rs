@@ -17,6 +17,10 @@ const DIVIDES: &str = "shuffle";
 /// A proposal is in force, and metrics are of the time since, after so many observations; then it is made again if it is not.
 const PATIENCE: u32 = 10;
 
+/// What is read faster than its way carries, by this factor, was there already: it came from a queue or a bucket on the way, and
+/// says nothing about links. Small messages come so, however slow an uplink is.
+const TOO_FAST: f64 = 1.25;
+
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct ContentionWatch {
@@ -69,8 +73,8 @@ impl ContentionWatch {
                 let (Some(from), Some(to)) = (host(flow.from.index()), host(rank)) else {
                     continue;
                 };
-                if from != to {
-                    let most = free_rate(&self.topology, from, to);
+                let most = free_rate(&self.topology, from, to);
+                if from != to && flow.rate <= TOO_FAST * most {
                     let gauge = self.flows.entry((from, to)).or_default();
                     gauge.rate.add(flow.rate);
                     gauge.best = gauge.best.max(gauge.rate.value().min(most));
@@ -170,6 +174,27 @@ mod tests {
         }
         // Both racks' uplinks are on the only way between them.
         assert_eq!(proposals, [(13, 2), (36, 0)]);
+    }
+
+    #[test]
+    fn what_came_from_queues_at_once_frees_no_link() {
+        let view = view();
+        let mut watch = ContentionWatch::of(&view).unwrap();
+        let mut settings = view.settings.clone();
+        let mut proposals = Vec::new();
+        for look in 0..60 {
+            // From the tenth on an uplink is slow; of small messages two of three come from memory.
+            let between = match look {
+                0..10 => 0.97,
+                _ if look % 3 == 0 => 0.2,
+                _ => 40.0,
+            };
+            if let Some(proposal) = watch.observe(&seen(&settings, between)) {
+                proposals.push(proposal.settings.contended.racks.len());
+                settings = proposal.settings;
+            }
+        }
+        assert_eq!(proposals, [2]);
     }
 
     #[test]

@@ -34,6 +34,10 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Of a program's line on a page.
 const PROGRAM_CHARACTERS: usize = 300;
 
+/// What --watch-links says where it has no effect.
+const WATCHES_NOTHING: &str = "--watch-links needs to know where hosts sit: add --topology FILE or --topology survey; \
+                               nothing is watched";
+
 /// What a worker that comes later is not told.
 const OF_THE_FIRST: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
 
@@ -114,6 +118,14 @@ impl Launch {
     /// Start the coordinator.
     pub fn prepare(arguments: &RunArgs, notes: &Notes, page: Option<&Page>) -> Result<Launch> {
         let plan = arguments.settings.plan()?;
+        if arguments.elastic {
+            arguments.settings.refuse_elastic_survey()?;
+        }
+        let topology_out = arguments.settings.topology_out()?;
+        let known = plan.settings.topology.is_some() || arguments.settings.survey().is_some();
+        if arguments.watch_links && !known {
+            notes.say(WATCHES_NOTHING);
+        }
         let variable = |name: &str| std::env::var(name).ok();
         let secret = match Secret::from_variables(&variable, &mut |warning| notes.say(&warning)) {
             // Other machines would not know it.
@@ -123,6 +135,9 @@ impl Launch {
         let trace =
             arguments.trace.as_deref().map(|folder| usable_folder("trace", folder)).transpose()?;
         let mut variables = shared_variables(arguments, &variable);
+        if !known {
+            variables.retain(|(name, _)| name != "PACELINE_WATCH_LINKS");
+        }
         variables.extend(trace.map(|folder| ("PACELINE_TRACE".to_string(), folder)));
         let saved = arguments.checkpoint.as_deref();
         let saved = saved.map(|folder| usable_folder("checkpoint", folder)).transpose()?;
@@ -151,6 +166,8 @@ impl Launch {
                     join_timeout,
                     log: Log::to(move |line| log.say(line)),
                     quiet: arguments.quiet,
+                    survey: arguments.settings.survey(),
+                    topology_out,
                     elastic: limits,
                     resizer: Some(resizer),
                     spares: arguments.spare.is_some(),

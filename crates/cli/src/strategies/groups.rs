@@ -5,12 +5,13 @@ use super::{
     world::WorldSize,
 };
 use crate::exit::UsageError;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use paceline_job::script::Target;
 use paceline_sync::{
     groups::{Plan, Seating, Terrain, prove},
     program::Span,
 };
+use serde::Serialize;
 
 /// More steps than this are not listed.
 const STEPS_LISTED: usize = 12;
@@ -68,13 +69,49 @@ pub fn marked(mut terrain: Terrain, contended: &[Target]) -> Result<Terrain> {
     Ok(terrain)
 }
 
-/// The plan, and what it does.
-pub fn words(size: WorldSize, terrain: Option<&Terrain>) -> String {
+fn plan(size: WorldSize, terrain: Option<&Terrain>) -> Plan {
     let hosts = size.host_of_each_rank();
-    let plan = Plan::of(&match terrain {
+    Plan::of(&match terrain {
         Some(terrain) => Seating::on(terrain, &hosts),
         None => Seating::of_hosts(&hosts),
-    });
+    })
+}
+
+/// What a plan of groups looks like to other programs.
+#[derive(Serialize)]
+pub struct GroupsJson {
+    /// By step of a rotation, the ranks of each group.
+    steps: Vec<Vec<Vec<u32>>>,
+    /// Parts that a chunk is cut into, each a step further than the one before it.
+    parts: u32,
+    /// Within how many steps what any rank knows reaches every other.
+    reach_steps: u32,
+    /// After how many steps `contraction` holds.
+    period_steps: u32,
+    /// What is left of the ranks' disagreement then, at worst.
+    contraction: f64,
+    /// Whether all hold the exact average then.
+    exact: bool,
+}
+
+/// The plan, and what is proven of it.
+pub fn json(size: WorldSize, terrain: Option<&Terrain>) -> Result<GroupsJson> {
+    let plan = plan(size, terrain);
+    let proof = prove(&plan).context("this plan does not bring all together; please report it")?;
+    let groups = plan.steps().iter().map(|division| division.groups().to_vec());
+    Ok(GroupsJson {
+        steps: groups.collect(),
+        parts: plan.lanes(),
+        reach_steps: proof.reach,
+        period_steps: proof.period,
+        contraction: proof.contraction,
+        exact: proof.is_exact(),
+    })
+}
+
+/// The plan, and what it does.
+pub fn words(size: WorldSize, terrain: Option<&Terrain>) -> String {
+    let plan = plan(size, terrain);
     let mut listed = String::new();
     for (step, division) in plan.steps().iter().take(STEPS_LISTED).enumerate() {
         listed += &format!("step {step:>2}  {division}\n");
@@ -122,6 +159,20 @@ mod tests {
         assert!(shown.contains("step  0  {1 2} {4 5} {7 8} {10 11} {3 0} {6 9}"), "{shown}");
         assert!(shown.contains("reaches every other within"), "{shown}");
         assert!(words(WorldSize { ranks: 8, hosts: 1 }, None).contains("exact average"));
+    }
+
+    #[test]
+    fn other_programs_get_the_groups_and_what_is_proven_of_them() {
+        let size = WorldSize { ranks: 12, hosts: 12 };
+        let terrain = terrain(size, Some(4), &[]).unwrap();
+        let told = serde_json::to_value(json(size, terrain.as_ref()).unwrap()).unwrap();
+        let first = serde_json::json!([[1, 2], [4, 5], [7, 8], [10, 11], [0, 3, 6, 9]]);
+        assert_eq!(told["steps"][0], first);
+        assert!(told["reach_steps"].as_u64().unwrap() >= 2, "{told}");
+        assert!(told["contraction"].as_f64().unwrap() < 1.0, "{told}");
+        assert_eq!(told["exact"], false);
+        let flat = json(WorldSize { ranks: 8, hosts: 1 }, None).unwrap();
+        assert!(flat.exact && flat.contraction == 0.0);
     }
 
     #[test]

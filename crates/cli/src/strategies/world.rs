@@ -13,6 +13,9 @@ use std::{borrow::Cow, sync::Arc};
 /// How many steps the mixing of an averaging strategy is followed.
 const STEPS: u64 = 32;
 
+/// With more ranks it is not followed: that takes their square for each step. Plans of groups are proven by themselves.
+const MOST_FOLLOWED: u32 = 64;
+
 /// A disagreement below this is rounding of the proof's own arithmetic.
 const NOTHING: f64 = 1e-9;
 
@@ -109,11 +112,14 @@ impl<'a> World<'a> {
             Semantics::Averaging => [
                 "Every rank ends with an average, and over all ranks each contribution weighs the same."
                     .to_string(),
-                match self.disagreement_left().unwrap_or(1.0) {
-                    left if left < NOTHING => {
+                match self.disagreement_left() {
+                    None => format!(
+                        "What is left of disagreement is followed for up to {MOST_FOLLOWED} ranks."
+                    ),
+                    Some(left) if left < NOTHING => {
                         format!("After {STEPS} steps from this one, all ranks agree.")
                     }
-                    left => format!(
+                    Some(left) => format!(
                         "Over {STEPS} steps from this one, disagreement shrinks to {left:.1e} of what it was, or less."
                     ),
                 },
@@ -171,7 +177,7 @@ impl<'a> World<'a> {
     /// For averaging strategies: what is left of the disagreement after some steps, for the element that
     /// fares worst.
     fn disagreement_left(&self) -> Option<f64> {
-        if self.strategy.semantics() != Semantics::Averaging {
+        if self.strategy.semantics() != Semantics::Averaging || self.size.ranks > MOST_FOLLOWED {
             return None;
         }
         let expectation = self.expectation();

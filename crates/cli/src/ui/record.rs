@@ -106,6 +106,9 @@ pub struct SeenView {
     /// What hosts' wires carry, where a topology says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<SeenLink>,
+    /// What racks' uplinks carry, by rack, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<SeenUplink>,
 }
 
 /// A worker of a view.
@@ -125,8 +128,33 @@ pub struct SeenWorker {
 pub struct SeenLink {
     /// The host.
     pub host: String,
+    /// Its rack.
+    #[serde(default)]
+    pub rack: u32,
     /// Bytes a second.
     pub rate: f64,
+    /// Of one byte, in seconds.
+    #[serde(default)]
+    pub latency: f64,
+    /// Whether others' traffic slows it down.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub contended: bool,
+}
+
+/// What a rack's uplink carries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeenUplink {
+    /// Bytes a second.
+    pub rate: f64,
+    /// Of one byte, in seconds.
+    pub latency: f64,
+    /// Whether others' traffic slows it down.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub contended: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The job at a moment, as worker 0 and the last words of the others say.
@@ -184,7 +212,7 @@ pub struct SeenDecision {
 
 impl From<&View> for SeenView {
     fn from(view: &View) -> SeenView {
-        let Settings { strategy, partition, credit, topology, .. } = &view.settings;
+        let Settings { strategy, partition, credit, topology, contended, .. } = &view.settings;
         let place = |host: &str| {
             let hosts = topology.iter().flat_map(|topology| &topology.hosts);
             hosts.into_iter().find(|known| known.name == host)
@@ -196,7 +224,16 @@ impl From<&View> for SeenView {
         });
         let links = topology.iter().flat_map(|topology| &topology.hosts).map(|host| SeenLink {
             host: host.name.clone(),
+            rack: host.rack,
             rate: host.link.rate.bytes_per_second(),
+            latency: host.link.latency.as_secs_f64(),
+            contended: contended.hosts.contains(&host.name),
+        });
+        let uplinks = topology.iter().flat_map(|topology| (0..).zip(&topology.uplinks));
+        let uplinks = uplinks.map(|(rack, link)| SeenUplink {
+            rate: link.rate.bytes_per_second(),
+            latency: link.latency.as_secs_f64(),
+            contended: contended.racks.contains(&rack),
         });
         SeenView {
             version: view.version.0,
@@ -206,6 +243,7 @@ impl From<&View> for SeenView {
             credit: (*credit < ByteSize::UNLIMITED).then_some(credit.0),
             workers: workers.collect(),
             links: links.collect(),
+            uplinks: uplinks.collect(),
         }
     }
 }

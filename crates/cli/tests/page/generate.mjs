@@ -32,7 +32,8 @@ say(0, { kind: "job", format: 1, name: "simulated", program: `a job of ${workers
 const view = (at, version, since, partition) => say(at, {
   kind: "view", version, since, strategy: "shuffle", partition, credit: 4 << 20,
   workers: members.map(({ id, host, rack }) => ({ id, host, rack })),
-  links: [...new Set(members.map(({ host }) => host))].map((host) => ({ host, rate: 1.25e9 })),
+  links: [...new Map(members.map(({ host, rack }) => [host, rack]))].map(([host, rack]) => ({ host, rack, rate: 1.25e9, latency: 40e-6 })),
+  uplinks: [...new Set(members.map(({ rack }) => rack))].map((rack) => ({ rate: 2.5e9, latency: 90e-6, contended: rack === 1 })),
 });
 view(0, 1, 0, 1 << 20);
 say(0, { kind: "members", members: members.map(({ id, host }) => ({ id, rank: id, host, process: 4000 + id, standing: "working", step: 0 })) });

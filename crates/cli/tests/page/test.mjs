@@ -279,6 +279,9 @@ async function manyWorkers(browser) {
     await page.hover("#topology", { position: { x: 300, y: 200 } });
     check(/% of node-\d+'s wire is used/.test(await text(page, "tip")), "where a wire's rate is known, its use is told");
     check(/group \d in step \d+: /.test(await text(page, "tip")), "and the group that a worker is in");
+    const places = await page.evaluate(() => document.getElementById("topology-tree").textContent);
+    check(/rack 1: uplink .*, 90 µs, 4\.0:1, contended/.test(places) && /node-00: .*, 40 µs/.test(places), `racks and hosts are a tree with marks: ${places.slice(0, 200)}`);
+    check(/^Where hosts sit: \d+ racks, \d+ hosts, 1 contended link$/.test(await text(page, "topology-places-note")), "which is told in short");
     check(/^Groups of step \d+.*: 0–\d/.test(await text(page, "topology-groups")), "groups of many are listed in short");
     await page.focus("#members .cell[tabindex='0']");
     await page.keyboard.press("ArrowRight");

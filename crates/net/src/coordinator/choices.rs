@@ -56,7 +56,8 @@ mod tests {
     fn view(strategy: &str, measured: Measured) -> View {
         let strategy = StrategyChoice(strategy.to_string());
         let hosts = ["a", "a", "b", "b"].map(String::from).to_vec();
-        View::on_hosts(hosts, Settings { strategy, ..Settings::default() }).with_measured(measured)
+        View::on_hosts(hosts, Settings { strategy, ..Settings::default() })
+            .with_measured(measured, None)
     }
 
     #[test]

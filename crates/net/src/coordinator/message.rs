@@ -5,7 +5,10 @@
 use super::Sighting;
 use crate::error::{NetError, Result};
 use paceline_job::{Link, Measured, Rank, View, ViewVersion, WorkerId};
-use paceline_sync::agreement::{Ballot, ToParticipant, ToRegistrar};
+use paceline_sync::{
+    agreement::{Ballot, ToParticipant, ToRegistrar},
+    survey::Finding,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -13,8 +16,8 @@ use std::{fmt, net::SocketAddr, time::Duration};
 /// once.
 pub const MAXIMUM_WORKERS: usize = 1024;
 
-/// The most that a worker says at once.
-pub const WORKER_MESSAGE_BYTES: usize = 64 * 1024;
+/// The most that a worker says at once: settings with a topology of [`MAXIMUM_WORKERS`] hosts.
+pub const WORKER_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// The most that the coordinator says at once: a view of [`MAXIMUM_WORKERS`] with the longest names.
 pub const COORDINATOR_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -125,6 +128,13 @@ pub enum WorkerMessage {
     Return(Return),
     /// What messages cost on the job's links. Rank 0 measures it for all, and says so once.
     Measured(Measured),
+    /// The same, and where hosts sit, if workers were to find that out.
+    Surveyed {
+        /// What messages cost.
+        measured: Measured,
+        /// Where hosts sit.
+        finding: Box<Finding>,
+    },
     /// Its part in agreeing on the next view.
     Agreement(ToRegistrar),
     /// It came to a running job, and is ready to take part.
@@ -299,6 +309,20 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             None => Ok(WorkerMessage::Measured(measured)),
             Some(problem) => Err(NetError::Malformed { what: "measurement", problem }),
         },
+        WorkerMessage::Surveyed { measured, finding } => {
+            let topology = &finding.topology;
+            let problem = match topology.hosts.len() {
+                0..=MAXIMUM_WORKERS => topology.check().err().map(|problem| problem.to_string()),
+                hosts => Some(format!("a topology of {hosts} hosts")),
+            };
+            let problem = problem.or_else(|| unbelievable(&measured));
+            match problem.or_else(|| endless(topology.links())) {
+                None => {
+                    Ok(WorkerMessage::Surveyed { measured, finding: Box::new(short(*finding)) })
+                }
+                Some(problem) => Err(NetError::Malformed { what: "survey", problem }),
+            }
+        }
         WorkerMessage::Agreement(agreement) if agreement.is_sound() => {
             Ok(WorkerMessage::Agreement(agreement))
         }
@@ -400,10 +424,22 @@ fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T> {
 /// What is wrong with a measurement, if anything: prices of a link that takes longer than anybody would
 /// wait leave the range of times.
 fn unbelievable(measured: &Measured) -> Option<String> {
+    endless([measured.memory, measured.wire].into_iter().flatten())
+}
+
+fn endless(mut links: impl Iterator<Item = Link>) -> Option<String> {
     const LONGEST: Duration = Duration::from_secs(3600);
-    let mut links = [measured.memory, measured.wire].into_iter().flatten();
     let slow: Link = links.find(|link| link.latency > LONGEST)?;
     Some(format!("a link with a latency of {:?}", slow.latency))
+}
+
+/// With doubts that can be printed: few lines, and none with control characters.
+fn short(finding: Finding) -> Finding {
+    const DOUBTS: usize = 16;
+    let line = |doubt: String| {
+        doubt.chars().filter(|it| !it.is_control()).take(REASON_CHARACTERS).collect()
+    };
+    Finding { doubts: finding.doubts.into_iter().take(DOUBTS).map(line).collect(), ..finding }
 }
 
 /// A name goes into logs and into every view: it is short, and it is one line.
@@ -424,7 +460,7 @@ fn checked(join: Join) -> Result<Join> {
 mod tests {
     use super::*;
     use crate::coordinator::{SEEN_NAME, SEEN_WAITS, SeenOperation};
-    use paceline_job::{ByteSize, Settings};
+    use paceline_job::{ByteSize, Settings, Topology};
     use paceline_sync::agreement::{Agreed, Change, MAXIMUM_STEP, Objection};
 
     fn join(host: &str) -> WorkerMessage {
@@ -435,6 +471,19 @@ mod tests {
             address: "127.0.0.1:4000".parse().unwrap(),
             process: 1,
         })
+    }
+
+    /// So many hosts, with the longest names that can be.
+    fn surveyed(hosts: u32, latency_nanos: u64) -> WorkerMessage {
+        let link = measured("123.456789012345gbit", latency_nanos).wire.unwrap();
+        let mut topology = Topology::racked(hosts, hosts, link, link, link);
+        for host in &mut topology.hosts {
+            host.name += &"\\".repeat(HOST_NAME_BYTES - host.name.len());
+        }
+        let took = Duration::from_secs(2);
+        let doubts = vec!["nothing was read".to_string()];
+        let finding = Box::new(Finding { topology, rounds: 20, transfers: 106, took, doubts });
+        WorkerMessage::Surveyed { measured: Measured::default(), finding }
     }
 
     fn measured(rate: &str, latency_nanos: u64) -> Measured {
@@ -498,6 +547,7 @@ mod tests {
             }),
             WorkerMessage::Measured(measured("1gbit", 20_000)),
             WorkerMessage::Measured(Measured::default()),
+            surveyed(1, 20_000),
             WorkerMessage::Agreement(propose(Settings::default(), 7)),
             WorkerMessage::Agreement(ToRegistrar::Promise { ballot: Ballot(1), next: 7 }),
             WorkerMessage::Agreement(ToRegistrar::Refuse { ballot: Ballot(1), next: 7 }),
@@ -576,10 +626,16 @@ mod tests {
             decode_worker_message(&endless),
             Err(NetError::Malformed { what: "measurement", .. })
         ));
+        assert!(decode_worker_message(&encode(&surveyed(2, u64::MAX))).is_err());
+        let largest = encode(&surveyed(MAXIMUM_WORKERS as u32, 20_000));
+        assert!(largest.len() <= WORKER_MESSAGE_BYTES, "{}", largest.len());
+        assert!(decode_worker_message(&largest).is_ok());
+        assert!(decode_worker_message(&encode(&surveyed(MAXIMUM_WORKERS as u32 + 1, 1))).is_err());
         let endless = CoordinatorMessage::Welcome {
             job: JobId::random().unwrap(),
             rank: Rank(0),
-            view: View::local(2, Settings::default()).with_measured(measured("1gbit", u64::MAX)),
+            view: View::local(2, Settings::default())
+                .with_measured(measured("1gbit", u64::MAX), None),
         };
         assert!(decode_coordinator_message(&encode(&endless)).is_err());
         let outside = CoordinatorMessage::Welcome {

@@ -107,6 +107,7 @@ impl Roster {
             workers: workers.collect(),
             settings,
             measured: Measured::default(),
+            survey: None,
             fusion,
             batch: Batch::default(),
             membership: Membership::Fixed,

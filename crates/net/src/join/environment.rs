@@ -9,10 +9,17 @@ use crate::{
     error::{NetError, Result},
     secret::Secret,
     store::Etcd,
+    survey::USUAL_SURVEY,
 };
-use paceline_job::{Plan, Rank};
+use paceline_job::{Plan, Rank, Topology, TopologySource};
 use paceline_sync::agreement::Limits;
-use std::{ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Gives the value of a variable.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -59,7 +66,18 @@ impl JoinConfig {
         config.rank = rank;
         config.size = size;
         if (hosted && rank == Some(Rank(0))) || config.coordinator.starts_with(Etcd::SCHEME) {
-            config.hosting = Some(plan(variables)?);
+            let mut plan = plan(variables)?;
+            match topology(variables)? {
+                None => {}
+                Some(TopologySource::Survey(limit)) => {
+                    config.survey = Some(limit.unwrap_or(USUAL_SURVEY));
+                }
+                Some(TopologySource::File(file)) => {
+                    plan.settings.topology = Some(Arc::new(read(&file)?));
+                }
+            }
+            config.topology_out = variables("PACELINE_TOPOLOGY_OUT").map(PathBuf::from);
+            config.hosting = Some(plan);
         }
         config.interface = variables("PACELINE_INTERFACE");
         config.port_range = port_range(variables)?;
@@ -89,6 +107,18 @@ fn plan(variables: Variables<'_>) -> Result<Plan> {
     let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
     let plan = text.and_then(|text| Plan::parse(&text).map_err(|error| error.to_string()));
     plan.map_err(|problem| wrong("PACELINE_PLAN", file, problem))
+}
+
+/// Where it is known from where hosts sit.
+fn topology(variables: Variables<'_>) -> Result<Option<TopologySource>> {
+    let Some(text) = variables("PACELINE_TOPOLOGY") else { return Ok(None) };
+    text.parse().map(Some).map_err(|problem| wrong("PACELINE_TOPOLOGY", text, problem))
+}
+
+fn read(file: &Path) -> Result<Topology> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
+    let topology = text.and_then(|text| Topology::parse(&text).map_err(|error| error.to_string()));
+    topology.map_err(|problem| wrong("PACELINE_TOPOLOGY", file.display().to_string(), problem))
 }
 
 /// Which worker this is, as its launcher says.

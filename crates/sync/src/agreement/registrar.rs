@@ -9,9 +9,12 @@ use super::{
     ATTEMPTS, Agreed, Ballot, Change, MAXIMUM_STEP, Objection, ToParticipant, ToRegistrar,
 };
 use members::Gathering;
-use paceline_job::{Measured, Membership, Rank, View, ViewVersion, Worker, WorkerId};
+use paceline_job::{Measured, Membership, Rank, Topology, View, ViewVersion, Worker, WorkerId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 /// A message and whom it is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,10 +181,15 @@ impl Registrar {
 
     /// The workers have measured their links and made it part of the view, each by itself, before the first step.
     /// False if nobody was going to.
-    pub fn measured(&mut self, measured: Measured, out: &mut Vec<Summons>) -> bool {
+    pub fn measured(
+        &mut self,
+        measured: Measured,
+        topology: Option<Arc<Topology>>,
+        out: &mut Vec<Summons>,
+    ) -> bool {
         let due = !std::mem::replace(&mut self.ready, true);
         if due {
-            self.view = self.view.with_measured(measured);
+            self.view = self.view.with_measured(measured, topology);
             for standing in self.workers.values_mut() {
                 standing.in_force = self.view.version;
             }
@@ -652,8 +660,8 @@ mod tests {
         let mut said = Vec::new();
         registrar.hear(WorkerId(1), propose(1, 2, settings(8), 0), &mut said);
         assert_eq!(said, []);
-        assert!(registrar.measured(Measured::default(), &mut said));
-        assert!(!registrar.measured(Measured::default(), &mut said), "once");
+        assert!(registrar.measured(Measured::default(), None, &mut said));
+        assert!(!registrar.measured(Measured::default(), None, &mut said), "once");
         assert_eq!(registrar.view().version, ViewVersion(2));
         promise_all(&mut registrar, &[0, 1], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(3));

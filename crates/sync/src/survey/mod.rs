@@ -3,26 +3,42 @@
 //! One transfer at a time shows slow hosts. Links that are shared show only under load: when all hosts send at once,
 //! those who reach each other inside a rack keep their rate, and those who share an uplink fall together. So every
 //! round pairs all hosts, and what each pair achieved speaks for or against one rack ([`racks`]). Whoever surveys
-//! carries out the rounds, in real time or in virtual; all of them get the same plan from the same readings. Nothing here
-//! sends or reads a clock.
+//! carries out the rounds, in real time or in virtual, and reads rates by [`steady_rate`]; all of them get the same plan from the same
+//! readings. Nothing here sends or reads a clock: how long a round took is told, so that a survey ends in time.
 
+mod notes;
+mod pace;
 mod racks;
 
-use paceline_job::{Host, Link, Random, Rate, Topology};
+use notes::{Notes, listed};
+use paceline_job::{Link, Random, Topology};
 use racks::{Matching, Verdicts};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+pub use pace::{PIECES, steady_rate};
 
 /// What one transfer achieved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// Bytes a second.
-    pub rate: f64,
-    /// Of one byte, one way.
-    pub latency: Duration,
+    /// Bytes a second; none if too few came to tell.
+    pub rate: Option<f64>,
+    /// Of one byte, one way, while nothing else was sent; none if it was not measured.
+    pub latency: Option<Duration>,
+}
+
+/// What a round gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    /// Of each transfer.
+    pub readings: Vec<Reading>,
+    /// How long it took, the same for all who survey.
+    pub took: Duration,
 }
 
 /// What was found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Finding {
     /// Hosts in racks, with what their links carry.
     pub topology: Topology,
@@ -30,7 +46,9 @@ pub struct Finding {
     pub rounds: usize,
     /// Transfers in all of them.
     pub transfers: usize,
-    /// What did not fit together, in plain words; empty if everything did.
+    /// How long it took.
+    pub took: Duration,
+    /// What did not fit together or was not measured, in plain words; empty if everything was and did.
     pub doubts: Vec<String>,
 }
 
@@ -40,173 +58,224 @@ pub type Transfer = (usize, usize);
 /// Rounds under load until what is not known by then is left open: each pair of racks is met several times by then.
 const MOST_ROUNDS: usize = 400;
 
-/// A host that carries this share of what the usual one does is slow by itself.
-const SLOW_BELOW: f64 = 0.6;
+/// Pairs that are measured alone: they show what the usual host carries. What the others carry shows as well under load.
+const MOST_ALONE: usize = 8;
 
-/// An uplink that carries this share of what its hosts could is not told from none.
-const NO_TIGHTER: f64 = 0.93;
+/// With fewer hosts no two pairs send at once, and their own wires explain all that can be seen.
+const FEWEST: usize = 4;
 
-/// Survey hosts of these names. `probe` carries out the transfers of one round at the same time and tells what each
-/// achieved; `memory` is what joins workers of one host.
+/// How long a transfer lasts, if time allows: what queues and buckets on the way hold at once must be a small part of it, and so
+/// must be the moments by which workers begin apart.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
+const LONGEST_WINDOW: Duration = Duration::from_millis(200);
+
+/// Of a round's time, what transfers are to take: under load some take longer, and workers wait for each other.
+const LOADED: f64 = 0.4;
+
+/// A connection opens its window in so many times the latency of its way.
+const LATENCIES: u32 = 24;
+
+/// Survey hosts of these names within `limit`, and a round more at most. `probe` carries out the transfers of one round at the
+/// same time, each of so many bytes in [`PIECES`], and tells what each achieved; `memory` is what joins workers of one host.
 pub fn survey<E>(
     names: &[String],
     memory: Link,
-    mut probe: impl FnMut(&[Transfer]) -> Result<Vec<Reading>, E>,
+    limit: Duration,
+    probe: impl FnMut(&[Transfer], usize) -> Result<Round, E>,
 ) -> Result<Finding, E> {
-    let mut notes = Notes::new(names.len());
-    let mut look = |transfers: &[Transfer], notes: &mut Notes| -> Result<Vec<f64>, E> {
-        let readings = probe(transfers)?;
-        notes.note(transfers, &readings);
-        Ok(readings.into_iter().map(|reading| reading.rate).collect())
+    let count = names.len();
+    let mut surveyor = Surveyor {
+        notes: Notes::new(count),
+        limit,
+        slowest: None,
+        bytes: pace::FIRST_BYTES,
+        probe,
     };
-    // Alone: each host with a neighbour, both ways.
-    for first in (0..names.len().saturating_sub(1)).step_by(2) {
-        look(&[(first, first + 1), (first + 1, first)], &mut notes)?;
+    if count > 1 {
+        surveyor.try_out()?;
     }
-    if names.len() % 2 == 1 && names.len() > 1 {
-        look(&[(names.len() - 1, 0), (0, names.len() - 1)], &mut notes)?;
+    surveyor.alone(count)?;
+    let mut doubts = Vec::new();
+    if count < FEWEST {
+        let all = vec![(0..count).collect()];
+        return Ok(surveyor.notes.conclude(names, &all, &[], memory, doubts));
     }
-    let mut verdicts = Verdicts::new(names.len());
-    let mut random = Random::new(1);
-    for round in 0..MOST_ROUNDS {
-        let Some(Matching(pairs)) = verdicts.next(round, &mut random) else { break };
-        let both: Vec<Transfer> = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
-        let rates = look(&both, &mut notes)?;
-        let usual = notes.usual();
-        for (pair, rates) in pairs.iter().zip(rates.chunks(2)) {
-            // A slow host is as slow under load as alone, and would seem to share everybody's rack.
-            let alone = notes.best[pair.0].min(notes.best[pair.1]).max(usual);
-            verdicts.hear(*pair, rates[0].max(rates.get(1).copied().unwrap_or(0.0)) / alone);
-        }
+    let mut verdicts = Verdicts::new(count);
+    if !surveyor.under_load(&mut verdicts)? {
+        // A rack that is not there costs more than one that is not known.
+        doubts.push(format!(
+            "time was up after {} ms, before it was clear who shares a rack, so all are taken to share one: give it longer",
+            surveyor.notes.took.as_millis()
+        ));
+        let all = vec![(0..count).collect()];
+        return Ok(surveyor.notes.conclude(names, &all, &[], memory, doubts));
     }
-    let mut doubts = verdicts.doubts(names);
-    for host in verdicts.take_in(&notes.slow()) {
+    doubts.extend(verdicts.doubts(names));
+    for host in verdicts.take_in(&surveyor.notes.slow()) {
         let name = &names[host];
         doubts.push(format!(
             "{name} is too slow to show its rack; it is taken to be with its neighbour"
         ));
     }
     let racks = verdicts.racks();
-    let uplinks = match racks.len() {
-        0 | 1 => Vec::new(),
-        _ => uplinks(&racks, &mut notes, &mut look)?,
-    };
-    // What belongs together stays fast when racks are busy inside.
-    let inside: Vec<Transfer> = racks.iter().flat_map(|rack| turned(rack, rack, 1)).collect();
-    if !inside.is_empty() {
-        let rates = look(&inside, &mut notes)?;
-        for ((from, to), rate) in inside.iter().zip(rates) {
-            if rate < racks::SAME_ABOVE * notes.best[*from].min(notes.best[*to]) {
-                doubts.push(format!(
-                    "{} and {} are in one rack, but slow between each other",
-                    names[*from], names[*to]
-                ));
-            }
-        }
+    let (racks, uplinks) = surveyor.uplinks(racks)?;
+    if racks.len() > 1 {
+        doubts.extend(surveyor.inside(&racks, names)?);
     }
-    Ok(notes.conclude(names, &racks, &uplinks, memory, doubts))
+    Ok(surveyor.notes.conclude(names, &racks, &uplinks, memory, doubts))
 }
 
-/// What each rack's uplink carries: all of its hosts send to those of another rack, and the same the other way.
-fn uplinks<E>(
-    racks: &[Vec<usize>],
-    notes: &mut Notes,
-    look: &mut impl FnMut(&[Transfer], &mut Notes) -> Result<Vec<f64>, E>,
-) -> Result<Vec<f64>, E> {
-    let mut carried = vec![0.0_f64; racks.len()];
-    // With two others as partners, one slow uplink does not speak for its neighbours'.
-    for shift in 1..racks.len().min(3) {
-        let mut transfers = Vec::new();
-        let mut sender = Vec::new();
-        for (at, rack) in racks.iter().enumerate() {
-            let flows = turned(rack, &racks[(at + shift) % racks.len()], 0);
-            sender.extend(flows.iter().map(|_| at));
-            transfers.extend(flows);
+/// Carries a survey through its parts.
+struct Surveyor<P> {
+    notes: Notes,
+    limit: Duration,
+    /// The lowest rate of the last round.
+    slowest: Option<f64>,
+    /// Of each of its transfers.
+    bytes: usize,
+    probe: P,
+}
+
+impl<E, P: FnMut(&[Transfer], usize) -> Result<Round, E>> Surveyor<P> {
+    /// What these transfers achieve at the same time; nothing is tried once time is up.
+    fn look(&mut self, transfers: &[Transfer]) -> Result<Vec<Option<f64>>, E> {
+        let left = self.limit.saturating_sub(self.notes.took);
+        if left.is_zero() || transfers.is_empty() {
+            return Ok(vec![None; transfers.len()]);
         }
-        let rates = look(&transfers, notes)?;
-        let mut out = vec![0.0_f64; racks.len()];
-        sender.iter().zip(rates).for_each(|(rack, rate)| out[*rack] += rate);
-        for rack in 0..racks.len() {
-            let into = out[(rack + racks.len() - shift) % racks.len()];
-            carried[rack] = carried[rack].max(out[rack]).max(into);
-        }
+        // About as many rounds as virtual time shows that so many hosts need.
+        let hosts = self.notes.slow().len() as u32;
+        let share = (self.limit / (20 + (3 * hosts / 4).min(32))).mul_f64(LOADED);
+        let open = LATENCIES * self.notes.longest_latency();
+        let window = share.clamp(SHORTEST_WINDOW, LONGEST_WINDOW).max(open).min(left);
+        // The slowest that was seen of late takes so long; others are over sooner.
+        let slowest = self.slowest.unwrap_or(f64::INFINITY);
+        let [wanted, possible] = [window, left / 4].map(|time| slowest * time.as_secs_f64());
+        let bytes = (wanted as usize).max(pace::USUAL_BYTES.min(possible as usize));
+        // A first rate may be that of a bucket on the way.
+        let bytes = bytes.min(4 * self.bytes);
+        let bytes = bytes.clamp(pace::LEAST_BYTES, pace::MOST_BYTES) / PIECES * PIECES;
+        self.bytes = bytes;
+        let Round { readings, took } = (self.probe)(transfers, bytes)?;
+        self.notes.note(transfers, &readings, took);
+        let rates = readings.iter().filter_map(|reading| reading.rate);
+        self.slowest = rates.reduce(f64::min).or(self.slowest);
+        Ok(readings.into_iter().map(|reading| reading.rate).collect())
     }
-    Ok(carried)
+
+    /// How much is worth sending is not known before something was sent.
+    fn try_out(&mut self) -> Result<(), E> {
+        let transfers = [(0, 1), (1, 0)];
+        let Round { readings, took } = (self.probe)(&transfers, pace::FIRST_BYTES)?;
+        self.slowest = readings.iter().filter_map(|reading| reading.rate).reduce(f64::min);
+        // So little shows how long a byte takes, and not what a wire carries.
+        let latencies = readings.into_iter().map(|reading| Reading { rate: None, ..reading });
+        self.notes.note(&transfers, &latencies.collect::<Vec<_>>(), took);
+        Ok(())
+    }
+
+    /// Whether less than this part of the time is spent.
+    fn within(&self, part: f64) -> bool {
+        self.notes.took < self.limit.mul_f64(part)
+    }
+
+    /// Hosts with their neighbours, both ways.
+    fn alone(&mut self, count: usize) -> Result<(), E> {
+        let pairs: Vec<usize> = (0..count.saturating_sub(1)).step_by(2).collect();
+        let step = pairs.len().div_ceil(MOST_ALONE).max(1);
+        for first in pairs.into_iter().step_by(step) {
+            if self.within(0.25) {
+                self.look(&[(first, first + 1), (first + 1, first)])?;
+            }
+        }
+        if count % 2 == 1 && count > 1 && self.within(0.3) {
+            self.look(&[(count - 1, 0), (0, count - 1)])?;
+        }
+        Ok(())
+    }
+
+    /// All hosts in pairs, again and again; whether it became clear who shares a rack.
+    fn under_load(&mut self, verdicts: &mut Verdicts) -> Result<bool, E> {
+        let mut random = Random::new(1);
+        for round in 0..MOST_ROUNDS {
+            let Some(Matching(pairs)) = verdicts.next(round, &mut random) else { return Ok(true) };
+            if !self.within(0.85) {
+                return Ok(false);
+            }
+            let both: Vec<Transfer> =
+                pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+            let rates = self.look(&both)?;
+            let usual = self.notes.usual();
+            for (pair, rates) in pairs.iter().zip(rates.chunks(2)) {
+                let Some(rate) = rates.iter().flatten().copied().reduce(f64::max) else { continue };
+                // A slow host is as slow under load as alone, and would seem to share everybody's rack.
+                let alone = self.notes.best(pair.0).min(self.notes.best(pair.1)).max(usual);
+                verdicts.hear(*pair, rate / alone);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What each rack's uplink carries: all of its hosts send to those of another rack, and the same the other way. Racks that
+    /// nothing holds up but their hosts' own wires are one.
+    fn uplinks(&mut self, racks: Vec<Vec<usize>>) -> Result<(Vec<Vec<usize>>, Vec<f64>), E> {
+        let mut carried = vec![0.0_f64; racks.len()];
+        let mut tight = vec![false; racks.len()];
+        // With two others as partners, one slow uplink does not speak for its neighbours'.
+        for shift in 1..racks.len().min(3) {
+            let mut transfers = Vec::new();
+            let mut sender = Vec::new();
+            for (at, rack) in racks.iter().enumerate() {
+                let flows = turned(rack, &racks[(at + shift) % racks.len()], 0);
+                sender.extend(flows.iter().map(|_| at));
+                transfers.extend(flows);
+            }
+            let rates = self.look(&transfers)?;
+            let wires = self.notes.by_wires_alone(&transfers);
+            let mut out = vec![(0.0_f64, 0.0_f64); racks.len()];
+            for ((rack, rate), wire) in sender.iter().zip(rates).zip(wires) {
+                // What was not read holds nobody up, as far as is known.
+                out[*rack].0 += rate.unwrap_or(wire);
+                out[*rack].1 += wire;
+            }
+            for rack in 0..racks.len() {
+                let into = out[(rack + racks.len() - shift) % racks.len()];
+                for (together, by_wires) in [out[rack], into] {
+                    carried[rack] = carried[rack].max(together);
+                    tight[rack] |= together < notes::NO_TIGHTER * by_wires;
+                }
+            }
+        }
+        let (mut kept, mut free) = (Vec::new(), Vec::new());
+        for (at, rack) in racks.into_iter().enumerate() {
+            if tight[at] { kept.push((rack, carried[at])) } else { free.extend(rack) }
+        }
+        if !free.is_empty() {
+            free.sort_unstable();
+            kept.push((free, 0.0));
+        }
+        kept.sort_by_key(|(rack, _)| rack[0]);
+        Ok(kept.into_iter().unzip())
+    }
+
+    /// What belongs together stays fast when racks are busy inside; who does not.
+    fn inside(&mut self, racks: &[Vec<usize>], names: &[String]) -> Result<Vec<String>, E> {
+        let inside: Vec<Transfer> = racks.iter().flat_map(|rack| turned(rack, rack, 1)).collect();
+        let rates = self.look(&inside)?;
+        let slow = inside.iter().zip(rates).filter(|((from, to), rate)| {
+            let wires = self.notes.best(*from).min(self.notes.best(*to));
+            rate.is_some_and(|rate| rate < racks::SAME_ABOVE * wires)
+        });
+        let slow: Vec<String> =
+            slow.map(|((from, to), _)| format!("{} and {}", names[*from], names[*to])).collect();
+        let named = listed(slow.iter().map(String::as_str));
+        let doubt = format!("{named} are in one rack, but slow between each other");
+        Ok(if slow.is_empty() { Vec::new() } else { vec![doubt] })
+    }
 }
 
 /// Each of one list to one of the other, `by` places further on; nobody to itself.
 fn turned(from: &[usize], to: &[usize], by: usize) -> Vec<Transfer> {
     let pairs = from.iter().enumerate().map(|(at, host)| (*host, to[(at + by) % to.len()]));
     pairs.filter(|(from, to)| from != to).collect()
-}
-
-/// What was read so far.
-struct Notes {
-    /// By host, the best rate of any of its transfers: a link is as good as the best that crosses it.
-    best: Vec<f64>,
-    latency: Duration,
-    rounds: usize,
-    transfers: usize,
-}
-
-impl Notes {
-    fn new(hosts: usize) -> Notes {
-        Notes { best: vec![0.0; hosts], latency: Duration::MAX, rounds: 0, transfers: 0 }
-    }
-
-    /// What the usual host carries.
-    fn usual(&self) -> f64 {
-        let mut sorted = self.best.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    }
-
-    /// Hosts that are so slow that a loaded uplink holds them up no further: they tell nothing about racks.
-    fn slow(&self) -> Vec<bool> {
-        let usual = self.usual();
-        self.best.iter().map(|best| *best < SLOW_BELOW * usual).collect()
-    }
-
-    fn note(&mut self, transfers: &[Transfer], readings: &[Reading]) {
-        for ((from, to), reading) in transfers.iter().zip(readings) {
-            for host in [*from, *to] {
-                self.best[host] = self.best[host].max(reading.rate);
-            }
-            self.latency = self.latency.min(reading.latency);
-        }
-        self.rounds += 1;
-        self.transfers += transfers.len();
-    }
-
-    fn conclude(
-        self,
-        names: &[String],
-        racks: &[Vec<usize>],
-        uplinks: &[f64],
-        memory: Link,
-        doubts: Vec<String>,
-    ) -> Finding {
-        let latency = if self.latency == Duration::MAX { Duration::ZERO } else { self.latency };
-        let link = |rate: f64| Link { rate: Rate::from_bytes_per_second(rate), latency };
-        let mut rack_of = vec![0; names.len()];
-        for (index, rack) in racks.iter().enumerate() {
-            rack.iter().for_each(|host| rack_of[*host] = index as u32);
-        }
-        let hosts = names.iter().zip(&self.best).zip(rack_of);
-        let hosts = hosts.map(|((name, best), rack)| Host {
-            name: name.clone(),
-            rack,
-            // A host alone has nobody to send to.
-            link: if *best > 0.0 { link(*best) } else { memory },
-        });
-        // What hosts send together is the least that an uplink carries which they cannot fill.
-        let tightness = |(carried, rack): (&f64, &Vec<usize>)| {
-            let together: f64 = rack.iter().map(|host| self.best[*host]).sum();
-            link(if *carried < NO_TIGHTER * together { *carried } else { together })
-        };
-        let uplinks = uplinks.iter().zip(racks).map(tightness).collect();
-        let topology = Topology { hosts: hosts.collect(), uplinks, memory };
-        let Notes { rounds, transfers, .. } = self;
-        Finding { topology, rounds, transfers, doubts }
-    }
 }

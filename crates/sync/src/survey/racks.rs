@@ -1,7 +1,7 @@
 //! Which hosts share a rack: pairs to be met under load, and what becomes of their verdicts. It knows rates as shares of
 //! what a pair could do alone, and nothing of how they are read.
 
-use super::Transfer;
+use super::{Transfer, notes::listed};
 use paceline_job::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -173,17 +173,19 @@ impl Verdicts {
     /// Clusters of which it was not found out whether they are one.
     pub(super) fn doubts(&self, names: &[String]) -> Vec<String> {
         let racks: Vec<Vec<usize>> = self.by_cluster().into_values().collect();
-        let mut doubts = Vec::new();
+        let mut open = Vec::new();
         for (at, one) in racks.iter().enumerate() {
             for other in &racks[at + 1..] {
                 let clusters = ordered(self.cluster[one[0]], self.cluster[other[0]]);
                 if !self.evidence(clusters).apart() {
                     let [one, other] = [one[0], other[0]].map(|host| &names[host]);
-                    doubts.push(format!("whether {one} and {other} share a rack stayed open"));
+                    open.push(format!("{one} and {other}"));
                 }
             }
         }
-        doubts
+        let named = listed(open.iter().map(String::as_str));
+        let doubt = format!("whether {named} share a rack stayed open");
+        if open.is_empty() { Vec::new() } else { vec![doubt] }
     }
 }
 

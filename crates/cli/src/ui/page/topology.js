@@ -24,6 +24,7 @@ function drawTopology() {
   const count = model.view?.workers.length ?? 0;
   const all = flows();
   showGroups();
+  showTree();
   topology.spots = [];
   topology.cells = null;
   if (count === 0) {
@@ -38,6 +39,46 @@ function drawTopology() {
   document.getElementById("topology-note").textContent = `${places.join(", ")}; the busiest link carries ${rate(all.length ? most : 0)}`;
   if (count <= WORKERS_IN_RING) drawRing(pencil, width, height, hosts, all, most);
   else drawMatrix(pencil, width, height, hosts, all, most, count);
+}
+
+// Racks, uplinks and hosts as a tree, where it is known how they are joined; contended links are marked.
+function showTree() {
+  const { links = [], uplinks = [] } = model.view ?? {};
+  const place = document.getElementById("topology-places");
+  place.hidden = links.length === 0;
+  const version = place.hidden ? null : model.view.version;
+  if (version === topology.shown) return;
+  topology.shown = version;
+  if (place.hidden) return;
+  const item = (text, contended) => {
+    const made = document.createElement("li");
+    const span = document.createElement("span");
+    span.textContent = contended ? `${text}, contended` : text;
+    if (contended) span.className = "contended";
+    made.append(span);
+    return made;
+  };
+  const microseconds = (seconds) => `${Math.round(seconds * 1e6)} µs`;
+  const racks = new Map();
+  for (const link of links) racks.set(link.rack ?? 0, [...(racks.get(link.rack ?? 0) ?? []), link]);
+  const tree = document.getElementById("topology-tree");
+  tree.replaceChildren();
+  for (const [number, hosts] of [...racks].sort(([one], [other]) => one - other)) {
+    const uplink = uplinks[number];
+    const together = hosts.reduce((sum, link) => sum + link.rate, 0);
+    const carries = uplink ? `: uplink ${rate(uplink.rate)}, ${microseconds(uplink.latency)}, ${(together / uplink.rate).toFixed(1)}:1` : "";
+    const rack = item(`rack ${number}${carries}`, uplink?.contended);
+    const inside = document.createElement("ul");
+    for (const link of hosts) inside.append(item(`${link.host}: ${rate(link.rate)}, ${microseconds(link.latency)}`, link.contended));
+    rack.append(inside);
+    tree.append(rack);
+  }
+  const marked = [...links, ...uplinks].filter((link) => link.contended).length;
+  const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+  const note = `Where hosts sit: ${count(racks.size, "rack")}, ${count(links.length, "host")}`;
+  set("topology-places-note", marked ? `${note}, ${count(marked, "contended link")}` : note);
+  // A few lines need no click.
+  if (links.length <= 12) place.open = true;
 }
 
 // Hues that are far apart, however many there are; as light as the theme wants them.
