@@ -51,6 +51,7 @@ pub fn draw(script: &mut Script<'_>, name: usize, op: OpId, me: Rank, size: u32)
         group,
         in_place,
         listeners: 0,
+        holds: None,
     };
     (post, tensor)
 }

@@ -68,7 +68,12 @@ class Adaptation:
         #: How many workers said what is being summed.
         self._speakers = worker.size
         #: Who goes from one synchronisation mode to another.
-        self.switcher: Callable[[str], None] | None = None
+        #: Says why not, where it cannot be.
+        self.switcher: Callable[[str], str | None] | None = None
+        #: How workers stay together, if whoever makes steps knows several ways.
+        self.mode = MODES[0]
+        #: Whether the step that workers are in has begun, as policies see it.
+        self.begun = False
         self._context = Context(self)
         self._exchange = Exchange(worker)
         self._noise = GradientNoise()
@@ -155,7 +160,8 @@ class Adaptation:
         if sums is not None:
             self._exchange.resume(sums)
         said = None if sums is None else list(sums)
-        return {**self.state_dict(), "agreed": agreed, "said": said, "speakers": self._speakers}
+        told = {"agreed": agreed, "said": said, "speakers": self._speakers, "begun": self.begun}
+        return {**self.state_dict(), **told}
 
     def load_elastic_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do, who are about to begin the step."""
@@ -163,7 +169,12 @@ class Adaptation:
         self._agreed = Wishes(*state["agreed"])
         if state["said"] is not None:
             self._exchange.resume(state["said"])
-        self._speakers = state["speakers"]
+        self._speakers, self.begun = state["speakers"], state["begun"]
+
+    @property
+    def switches(self) -> bool:
+        """Whether workers stay together otherwise from the step on that is about to begin."""
+        return self._agreed.mode is not None
 
     @property
     def numbers(self) -> int:
@@ -190,12 +201,14 @@ class Adaptation:
 
     def after_step(self) -> None:
         """Everything of the step is posted."""
+        self.begun = False
         self._call("after_step")
         self._look_after_proposals()
 
     def before_step(self) -> Squares | None:
         """The next step begins. What its gradients are to be measured with, if they are."""
         self.step += 1
+        self.begun = True
         self._follow()
         self._call("before_step")
         if self.worker.size == 1:
@@ -284,10 +297,13 @@ class Adaptation:
             self.learning_rate = agreed.learning_rate
         elif agreed.learning_rate is not None:
             self._refuse("learning_rate", "only paceline.DistributedOptimizer scales learning rates")
-        if agreed.mode is not None and self.switcher is not None:
-            self.switcher(agreed.mode)
-        elif agreed.mode is not None:
-            self._refuse("mode", "only paceline.DistributedOptimizer knows other modes")
+        if agreed.mode is not None:
+            unknown = "only paceline.DistributedOptimizer knows other modes"
+            refusal = unknown if self.switcher is None else self.switcher(agreed.mode)
+            if refusal is not None:
+                self._refuse("mode", refusal)
+            else:
+                self.mode = agreed.mode
         if agreed.size is not None and agreed.size != self.worker.size:
             if self.resizer is None:
                 self._refuse("size", "nobody can change the number of workers of this job")

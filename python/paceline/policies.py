@@ -141,4 +141,5 @@ def _moment(ctx: Context) -> dict[str, Any]:
         "variance": ctx.grad_variance(),
         "vote": ctx.metric(VOTE),
         "strategy": ctx.strategy,
+        "mode": ctx.mode,
     }

@@ -166,6 +166,11 @@ class Context:
         return self._adaptation.worker.settings["strategy"]
 
     @property
+    def mode(self) -> str:
+        """How workers stay together."""
+        return self._adaptation.mode
+
+    @property
     def partition(self) -> int:
         return self._adaptation.worker.settings["partition"]
 

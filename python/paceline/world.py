@@ -51,6 +51,8 @@ class Membership:
         self.named_policies = False
         #: The step that this worker is in, counted like the others'.
         self.step = 0
+        #: Of how many steps the samples may be in nothing but one worker's copy of the model.
+        self.reach = 1
         #: Counts how often other workers took part from one step to the next.
         self.changes = 0
         self._members = worker.members if worker.elastic else []
@@ -106,9 +108,8 @@ class Membership:
         if not self.worker.elastic:
             return
         for gone, over, consumed in self.worker.take_losses():
-            counted = set(consumed)
             for sampler in self.samplers:
-                sampler.follow_loss(gone, lambda member, step: step < over or (member, step) in counted)
+                sampler.follow_loss(gone, lambda member, step: step < over or _holds(consumed, member, step))
         if self.worker.newcomers or self.joining is not None:
             if self.sharer is None:
                 raise PacelineError(
@@ -145,7 +146,7 @@ class Membership:
         if self.worker.elastic and not self.worker.outside:
             self.let_in()
             for drained in list(self.drains):
-                drained.drain()
+                drained.settle()
             self.check()
             token = array("B", [0])
             region = (token.buffer_info()[0], 1)
@@ -169,6 +170,10 @@ class Membership:
             self.worker.close(patience, drain)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
+
+
+def _holds(consumed: list[tuple[int, int, int]], member: int, step: int) -> bool:
+    return any(of == member and first <= step < end for of, first, end in consumed)
 
 
 _lock = threading.RLock()

@@ -157,6 +157,11 @@ impl View {
         place.map(|place| Rank(place as u32))
     }
 
+    /// Who has these ranks, in that order; ranks that nobody has are passed over.
+    pub fn workers_at(&self, ranks: &[Rank]) -> Arc<[WorkerId]> {
+        ranks.iter().filter_map(|rank| Some(self.workers.get(rank.index())?.id)).collect()
+    }
+
     /// Who they are, in rank order.
     pub fn ids(&self) -> impl Iterator<Item = WorkerId> {
         self.workers.iter().map(|worker| worker.id)

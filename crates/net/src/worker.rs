@@ -104,13 +104,17 @@ pub struct Operation {
     pub priority: Priority,
     /// Who takes part, in member order; all if `None`.
     pub group: Option<Arc<[Rank]>>,
+    /// In an elastic job whose workers [train apart](Worker::train_apart): what its members made of their samples of all
+    /// steps below this one is in it.
+    pub holds: Option<u64>,
 }
 
 impl Operation {
     /// A collective of all workers, summing, with no urgency.
     pub fn new(name: impl Into<Arc<str>>, collective: Collective) -> Operation {
         let name = name.into();
-        Operation { name, collective, reduce: ReduceOp::Sum, priority: 0, group: None }
+        let reduce = ReduceOp::Sum;
+        Operation { name, collective, reduce, priority: 0, group: None, holds: None }
     }
 
     /// Combine in another way.
@@ -453,6 +457,7 @@ impl Worker {
             group: operation.group,
             in_place: std::ptr::eq(input, output),
             listeners: 0,
+            holds: operation.holds,
         };
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };

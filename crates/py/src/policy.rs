@@ -26,6 +26,7 @@ struct Said {
     variance: Option<f64>,
     vote: Option<f64>,
     strategy: String,
+    mode: String,
 }
 
 #[pymethods]
@@ -67,6 +68,7 @@ impl ShippedPolicy {
             variance: said.variance,
             vote: said.vote,
             strategy: said.strategy,
+            mode: said.mode,
         };
         let mut wishes = Wishes::default();
         let mut policy = self.0.lock().unwrap_or_else(PoisonError::into_inner);

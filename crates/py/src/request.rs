@@ -21,6 +21,7 @@ pub(crate) struct Choices<'a> {
     pub(crate) reduce: &'a str,
     pub(crate) priority: i64,
     pub(crate) ranks: Option<Vec<u32>>,
+    pub(crate) holds: Option<u64>,
 }
 
 /// A collective that this worker can take part in with the memory it has for it.
@@ -71,7 +72,7 @@ impl Request {
         let reduce = choices.reduce.parse()?;
         let mut operation =
             Operation::new(name, collective).reduce(reduce).priority(choices.priority);
-        operation.group = group;
+        (operation.group, operation.holds) = (group, choices.holds);
         let request = Request { operation, dtype, input, output, me };
         request.check_memory().map_err(wrong)?;
         Ok(request)

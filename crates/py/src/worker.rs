@@ -28,7 +28,7 @@ use std::sync::{
 };
 
 /// Members that are gone, the step before which all they did counts, and `(member, step)` of later ones that do.
-type Loss = (Vec<u64>, u64, Vec<(u64, u64)>);
+type Loss = (Vec<u64>, u64, Vec<(u64, u64, u64)>);
 
 /// State on its way to those who lack it.
 #[pyclass(frozen, module = "paceline._native")]
@@ -223,13 +223,21 @@ impl Worker {
         Ok(())
     }
 
+    /// Workers train copies of their own from this step on, or not any more. All workers say so in the same step.
+    fn train_apart(&self, apart: bool) -> PyResult<()> {
+        let running = self.read();
+        running.as_ref().ok_or_else(error::closed)?.train_apart(apart);
+        Ok(())
+    }
+
     /// What became of the samples of workers that are missing since this step, the same on all workers: for each loss
-    /// the members that are gone, the step before which all they did counts, and of later steps `(member, step)` that do.
+    /// the members that are gone, the step before which all they did counts, and `(member, first, end)` of steps that do.
     fn take_losses(&self) -> Vec<Loss> {
         let losses = self.read().as_ref().map_or_else(Vec::new, Running::take_losses);
         let told = |account: Account| {
             let gone = account.gone.iter().map(|id| id.0).collect();
-            let consumed = account.consumed.iter().map(|(id, step)| (id.0, *step)).collect();
+            let consumed =
+                account.consumed.iter().map(|(id, first, end)| (id.0, *first, *end)).collect();
             (gone, account.over, consumed)
         };
         losses.into_iter().map(told).collect()
@@ -337,10 +345,10 @@ impl Worker {
     /// `input` and `output` are `(address, elements)`; what a member does not read or write is
     /// `(0, 0)`. `keep` is kept until the operation ended; it must own that memory. `squares` is told of what goes in,
     /// and of what came out when the handle is waited for. Workers that only listen in this step take part if it is for
-    /// `everyone`.
+    /// `everyone`. Where workers train apart, what they made of their samples of all steps below `holds` is in it.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false, holds=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn post(
@@ -360,9 +368,10 @@ impl Worker {
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
         everyone: bool,
+        holds: Option<u64>,
     ) -> PyResult<Handle> {
         let (me, ranks) = self.members_of(ranks, everyone);
-        let choices = Choices { receives, root, reduce, priority, ranks };
+        let choices = Choices { receives, root, reduce, priority, ranks, holds };
         let request = Request::read(me, kind, name, dtype, counts, input, output, choices)
             .map_err(PacelineError::new_err)?;
         let Request { ref operation, dtype, .. } = request;
@@ -399,7 +408,7 @@ impl Worker {
     /// of which `Handle.precede` was called, when the operation ended. `keep` owns all four regions.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, host_input, host_output, streams, *,
-        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false
+        receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false, holds=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn stage(
@@ -422,9 +431,10 @@ impl Worker {
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
         everyone: bool,
+        holds: Option<u64>,
     ) -> PyResult<Handle> {
         let (me, ranks) = self.members_of(ranks, everyone);
-        let choices = Choices { receives, root, reduce, priority, ranks };
+        let choices = Choices { receives, root, reduce, priority, ranks, holds };
         let request =
             Request::read(me, kind, name, dtype, counts, host_input, host_output, choices)
                 .and_then(|request| request.check_device(input, output).map(|()| request))

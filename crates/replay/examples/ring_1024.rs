@@ -62,6 +62,7 @@ fn main() {
             group: None,
             in_place: true,
             listeners: 0,
+            holds: None,
         };
         cluster.post(Time::ZERO, rank, post).expect("the rank exists");
     }

@@ -9,7 +9,7 @@ mod conditions;
 mod ledger;
 mod memory;
 
-pub use conditions::Conditions;
+pub use conditions::{Conditions, Mode};
 pub use ledger::Ledger;
 
 use crate::timeline::Timeline;
@@ -100,7 +100,7 @@ impl Run {
             last: BTreeMap::new(),
             cut: Vec::new(),
             first_steps: BTreeMap::new(),
-            ledger: Ledger::new(conditions.mixes),
+            ledger: Ledger::new(conditions.mode),
             conditions,
         }
     }

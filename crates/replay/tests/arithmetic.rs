@@ -65,6 +65,7 @@ fn transfer(cluster: &mut Cluster, number: u32, from: u32, to: u32, at: u64, byt
             group: Some(group.clone()),
             in_place: false,
             listeners: 0,
+            holds: None,
         };
         cluster.post(Time(at), Rank(rank), post).unwrap();
     }
@@ -233,6 +234,7 @@ fn all_reduce_time(workers: u32, bytes: u64, settings: Settings, worker: WorkerC
             group: None,
             in_place: true,
             listeners: 0,
+            holds: None,
         };
         cluster.post(Time::ZERO, rank, post).unwrap();
     }

@@ -101,6 +101,7 @@ fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
                 group: None,
                 in_place: true,
                 listeners: 0,
+                holds: None,
             };
             cluster.post(Time(begun), rank, post).unwrap();
         }

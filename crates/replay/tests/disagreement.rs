@@ -32,6 +32,7 @@ fn all_reduce(op: u32, name: &str, len: u64) -> Post {
         group: None,
         in_place: true,
         listeners: 0,
+        holds: None,
     }
 }
 

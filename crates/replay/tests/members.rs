@@ -7,7 +7,7 @@ mod scenario;
 
 use paceline_replay::{
     Random,
-    members::{Conditions, Ledger, play},
+    members::{Conditions, Ledger, Mode, play},
 };
 use scenario::under_seeds;
 use std::cell::RefCell;
@@ -58,6 +58,44 @@ fn what_is_mixed_in_groups_is_mixed_again_among_those_who_lack_it() {
         ("recoveries", sum.recoveries, 600),
         ("tensors of several contributors", sum.mixed, 500),
         ("planned changes", sum.planned, 100),
+    ] {
+        assert!(count >= least, "too few {what}: {sum}");
+    }
+}
+
+#[test]
+fn workers_that_train_apart_make_copies_equal_for_newcomers_and_samples_count_with_copies() {
+    for (name, mode) in [("pairs", Mode::Pairs), ("local", Mode::Local(3))] {
+        let sum = play_all(1000, |conditions| conditions.mode = mode);
+        if std::env::var_os("PACELINE_SEED").is_some() {
+            return;
+        }
+        for (what, count, least) in [
+            ("workers that finished", sum.finished, 1000),
+            ("workers that joined", sum.joined, 100),
+            ("recoveries", sum.recoveries, 600),
+            ("samples that went back", sum.returned, 50),
+            ("planned changes", sum.planned, 100),
+        ] {
+            assert!(count >= least, "{name}: too few {what}: {sum}");
+        }
+    }
+}
+
+#[test]
+fn newcomers_listen_to_a_step_while_others_go_on_whoever_is_lost_meanwhile() {
+    let sum = play_all(1500, |conditions| {
+        (conditions.listens, conditions.joins) = (true, conditions.joins.max(1));
+    });
+    if std::env::var_os("PACELINE_SEED").is_some() {
+        return;
+    }
+    for (what, count, least) in [
+        ("workers that finished", sum.finished, 1500),
+        ("workers that listened", sum.listened, 400),
+        ("states that were sent again", sum.sent_again, 20),
+        ("recoveries", sum.recoveries, 1000),
+        ("samples that went back", sum.returned, 50),
     ] {
         assert!(count >= least, "too few {what}: {sum}");
     }

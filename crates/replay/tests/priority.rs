@@ -38,6 +38,7 @@ fn run(strategy: &str, settings: Settings, tensors: &[Posted]) -> Outcome {
                 group: None,
                 in_place: true,
                 listeners: 0,
+                holds: None,
             };
             cluster.post(*at, rank, post).unwrap();
         }

@@ -61,6 +61,7 @@ fn step(cluster: &mut Cluster<Contents>, held: &mut [Vec<f32>], op: OpId) {
             group: None,
             in_place: true,
             listeners: 0,
+            holds: None,
         };
         cluster.post(cluster.now().max(Time(1)), rank, post).unwrap();
     }

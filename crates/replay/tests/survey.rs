@@ -64,6 +64,7 @@ fn arrivals(
                     group: Some(group.clone()),
                     in_place: false,
                     listeners: 0,
+                    holds: None,
                 };
                 cluster.post(Time::ZERO, Rank(rank as u32), post).unwrap();
             }

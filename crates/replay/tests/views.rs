@@ -150,6 +150,7 @@ fn all_reduce(op: u32, name: &str) -> Post {
         group: None,
         in_place: true,
         listeners: 0,
+        holds: None,
     }
 }
 

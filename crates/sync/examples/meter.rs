@@ -58,6 +58,7 @@ fn post(number: usize) -> Post {
         group: None,
         in_place: true,
         listeners: 0,
+        holds: None,
     }
 }
 

@@ -48,6 +48,10 @@ pub struct Post {
     /// How many of the members add nothing, and only hear the result: averages are not divided by them.
     #[serde(default)]
     pub listeners: u32,
+    /// Where the caller says so: it holds what its members made of their samples of all steps below this one. See
+    /// [`Keeper::train_apart`](crate::recovery::Keeper::train_apart).
+    #[serde(default)]
+    pub holds: Option<u64>,
 }
 
 /// What happened.

@@ -40,6 +40,8 @@ pub struct Moment {
     pub vote: Option<f64>,
     /// The strategy in force.
     pub strategy: String,
+    /// How workers stay together; empty if nobody says.
+    pub mode: String,
 }
 
 impl Moment {

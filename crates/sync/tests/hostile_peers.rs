@@ -42,6 +42,7 @@ fn post(collective: Collective, group: Option<Arc<[Rank]>>) -> Event {
         group,
         in_place: false,
         listeners: 0,
+        holds: None,
     }))
 }
 

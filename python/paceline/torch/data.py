@@ -98,7 +98,7 @@ class ElasticSampler(TorchSampler[list[int]]):
         self._last = (deal, self._used.copy())
         if again is not None:
             membership.samplers.add(self)
-            self._deals = [*self._deals[1 - KEPT :], (membership.step, deal, world.members(), again)]
+            self._deals = [*self._deals[1 - KEPT - membership.reach :], (membership.step, deal, world.members(), again)]
 
     def follow_loss(self, gone: Sequence[int], counts: Callable[[int, int], bool]) -> None:
         """Workers of an elastic job are lost: what they had and nobody trained on is dealt again, on all workers alike."""

@@ -70,6 +70,7 @@ class Elastic:
         if LISTENED not in standings and senders == list(range(len(senders))):
             self._membership.joining = self._begin_joining(senders, len(standings) - len(senders), again=joining is not None)
         if self._membership.joining is None:
+            self._average_copies(senders, len(standings) - 1 - max(senders))
             self._share(senders)
 
     def _begin_joining(self, senders: list[int], newcomers: int, again: bool) -> Joining | None:
@@ -87,6 +88,25 @@ class Elastic:
         if optimizer is None:
             raise PacelineError("the others make steps with one DistributedOptimizer, which they gave to pl.elastic()")
         return Joining(self, optimizer, senders, newcomers, None if gives else frame)
+
+    def _average_copies(self, senders: list[int], newcomers: int) -> None:
+        """Where workers train copies of their own, make them equal first, so that nothing that anybody trained is left out."""
+        optimizers = [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
+        gives = self._standing == HAS
+        copies = [optimizer.copies() for optimizer in optimizers] if gives else None
+        told = pickle.loads(self._tell(senders, "copies", pickle.dumps(without_tensors(copies)) if gives else None))
+        if not any(told):
+            return
+        if copies is None:
+            copies = _filled(told, None)
+            for value in _leaves(copies, torch.Tensor):
+                value.zero_()
+        worker = self._membership.worker
+        worker.listen(newcomers)
+        for optimizer, own in zip(optimizers, copies):
+            if own is not None:
+                optimizer.average_copies(own)
+        worker.listen(0)
 
     def _share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
         """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
@@ -141,8 +161,12 @@ class Elastic:
             load(received[name])
         adaptation = self._membership.adaptation
         if adaptation is not None and _POLICIES in received:
+            for part in self._parts.values():
+                if isinstance(part, DistributedOptimizer):
+                    part.serve(adaptation)
             adaptation.load_elastic_state(received[_POLICIES])
-            adaptation.before_step()
+            if not adaptation.begun:
+                adaptation.before_step()
 
     def _states(self, heard: DistributedOptimizer | None) -> dict[str, Any]:
         found = {
@@ -165,6 +189,8 @@ class Joining:
         #: Whether this worker listens.
         self._listens = frame is not None
         optimizer.drain()
+        if frame is not None:
+            optimizer.adopt_mode(None)
         own = _in_order(optimizer.followed_state())
         if frame is not None and frame["described"] != own["described"]:
             raise PacelineError("this worker's parameters are not those of the others; build the same model everywhere")

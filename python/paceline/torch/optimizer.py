@@ -104,10 +104,10 @@ class DistributedOptimizer(Optimizer):
         self._mode: modes.Mode | None = None
         named = [(gradient.name, parameter) for parameter, gradient in self._gradients.items()]
         self._replica = modes.Replica(self._worker, optimizer, named)
-        self._begin_mode(modes.named(self._usual_mode() if mode is None else mode))
-        self._attachments = self._attach(model)
         # Where steps begin is known better here than from the optimizer inside.
         self._membership = world.membership()
+        self._begin_mode(modes.named(self._usual_mode() if mode is None else mode))
+        self._attachments = self._attach(model)
         self._membership.counts_steps = True
         self._membership.drains.add(self)
         tuning.begin(self._worker, crosses_step=not self._whole_steps)
@@ -129,10 +129,12 @@ class DistributedOptimizer(Optimizer):
         'synchronous'
         """
         following = modes.named(mode)
+        self._check_mode(following)
         self._membership.let_in()
         self.drain()
         if self._mode is not None:
             self._mode.end(self._replica)
+            self._replica.trained = self._membership.step
             self._replica.equalize()
         self._begin_mode(following)
 
@@ -192,13 +194,47 @@ class DistributedOptimizer(Optimizer):
 
     def elastic_state(self) -> dict[str, Any]:
         """For a worker that comes to the job: also in which order gradients go."""
-        return {"inner": self.state_dict(), "order": self._order.known(), "unseen": self._unseen}
+        kept = None if self._mode is None else self._mode.elastic_state()
+        mode = {"mode": self._mode, "kept": kept}
+        return {"inner": self.state_dict(), "order": self._order.known(), "unseen": self._unseen, **mode}
 
     def load_elastic_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do."""
+        self.adopt_mode(state["mode"])
+        if self._mode is not None:
+            self._mode.load_elastic_state(state["kept"])
         self.load_state_dict(state["inner"])
         self._order.adopt(state["order"])
         self._unseen = state["unseen"]
+
+    def copies(self) -> list[tuple[str, torch.Tensor]] | None:
+        """What workers have copies of their own of, which newcomers get the mean of; ``None`` if they train alike."""
+        if self._mode is None:
+            return None
+        self._mode.arrive(self._replica)
+        self._replica.trained = self._membership.step
+        return self._replica.kept(self._mode.memories())
+
+    def average_copies(self, copies: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Make them equal, between two steps. Whoever has none gives zeros."""
+        self._replica.trained = self._membership.step
+        self._replica.hear(copies)
+
+    def adopt_mode(self, mode: modes.Mode | None) -> None:
+        """Stay together as the others do already."""
+        self._check_mode(mode)
+        self._mode = mode
+        self._squares = self._measured = None
+        if self._worker.elastic:
+            self._worker.train_apart(mode is not None and mode.apart)
+            self._membership.reach = 1 if mode is None else mode.reach
+
+    def settle(self) -> None:
+        """All updates are made, and others have what follows from them. All workers call it in the same step."""
+        self.drain()
+        if self._mode is not None:
+            self._replica.trained = self._membership.step
+            self._mode.settle(self._replica)
 
     # What a worker that comes to the job needs to make the others' updates of the step that it listens to.
 
@@ -339,13 +375,16 @@ class DistributedOptimizer(Optimizer):
         if adaptation is not None:
             adaptation.after_step()
         self._membership.advance()
+        if adaptation is not None:
+            self._let_in_before_switching(adaptation)
         self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
         tracing.step_over(crosses_step=not (hooked or synchronized or self._whole_steps))
 
     def _step_by_itself(self, mode: modes.Mode) -> None:
         """A step of this worker's own copy."""
         due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
-        if not due:
+        # In an elastic job there may be more workers than samples.
+        if not due and not self._worker.elastic:
             raise PacelineError("step() without a backward pass since the last one: was it called twice?")
         # Which modules use what is known by now, but for those that are never called.
         if self._unseen is None:
@@ -354,6 +393,7 @@ class DistributedOptimizer(Optimizer):
         attached = self._membership.adaptation
         self._replica.learning_rate = 1.0 if attached is None else attached.learning_rate
         self._pending = Step(self._inner, due, self._replica.learning_rate)
+        self._replica.trained = self._membership.step + 1
         mode.step(self._replica, lambda: self._update(due))
         # Servers update instead, in one of the modes.
         self._pending = self._measured = None
@@ -364,6 +404,7 @@ class DistributedOptimizer(Optimizer):
         if mode.in_step:
             self._membership.advance()
         if adaptation is not None:
+            self._let_in_before_switching(adaptation)
             adaptation.before_step()
         tracing.step_over(crosses_step=False)
 
@@ -371,22 +412,41 @@ class DistributedOptimizer(Optimizer):
         """Let policies hear and say what there is."""
         attached = self._membership.adaptation
         if attached is not None:
-            attached.scales, attached.switcher = True, None if self._worker.elastic else self.switch
+            self.serve(attached)
             attached.exchange(self._measured)
         return attached
+
+    def serve(self, adaptation: Adaptation) -> None:
+        """Do what policies want of an optimizer."""
+        adaptation.scales, adaptation.switcher, adaptation.mode = True, self._switch_for, self.mode
+
+    def _switch_for(self, mode: str) -> str | None:
+        """For a policy; why not, if it cannot be."""
+        try:
+            self._check_mode(modes.named(mode))
+        except PacelineError as error:
+            return str(error)
+        self.switch(mode)
+        return None
+
+    def _let_in_before_switching(self, adaptation: Adaptation) -> None:
+        # Whoever listens takes part in the switch.
+        if adaptation.switches:
+            self._membership.let_in()
 
     def _usual_mode(self) -> str:
         """What was asked for where the job was started."""
         return modes.GroupAveraging.name if self._worker.mixes or tuning.averages() else modes.SYNCHRONOUS
 
-    def _begin_mode(self, mode: modes.Mode | None) -> None:
+    def _check_mode(self, mode: modes.Mode | None) -> None:
         if mode is not None and self._worker.elastic and not mode.in_elastic_jobs:
             raise PacelineError(
-                f"mode {mode.name}: it cannot go on without workers that are lost; in an elastic job train synchronously, or in "
-                "groups"
+                f"mode {mode.name}: it cannot go on without workers that are lost; in an elastic job train synchronously, or choose "
+                "averaging, pairs, groups or local"
             )
-        self._mode = mode
-        self._squares = self._measured = None
+
+    def _begin_mode(self, mode: modes.Mode | None) -> None:
+        self.adopt_mode(mode)
         if mode is not None:
             mode.begin(self._replica)
 

@@ -61,7 +61,8 @@ die_at = [int(step) for step in os.environ.get("TEST_DIE_AT", "-1").split(",")]
 for epoch in loader.epochs(EPOCHS):
     for numbers, inputs in loader:
         step, member = world.membership().step, pl.members()[pl.rank()]
-        print(f"dealt {step} {member} {','.join(map(str, numbers.tolist()))} size={pl.size()} epoch={epoch}", flush=True)
+        dealt = f"dealt {step} {member} {','.join(map(str, numbers.tolist()))}"
+        print(f"{dealt} size={pl.size()} epoch={epoch} mode={optimizer.mode}", flush=True)
         listened = world.membership().joining is not None
         if listened and EXTRA == f"{pl.rank()} is killed":
             os.kill(os.getpid(), signal.SIGKILL)

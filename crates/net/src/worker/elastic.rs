@@ -113,6 +113,16 @@ impl Worker {
         });
     }
 
+    /// From the step that this worker is in on, workers train copies of their own, or they do not any more: then samples count
+    /// where an operation is said to [hold](super::Operation::holds) them. All workers say so in the same step.
+    pub fn train_apart(&self, apart: bool) {
+        self.helm.with(|driver| {
+            if let Some(crew) = driver.crew() {
+                crew.keeper().train_apart(apart);
+            }
+        });
+    }
+
     /// Ask for another number of workers: those that are too many leave, and more are started where somebody can start
     /// them. Each is a change of members at some step soon after.
     pub fn propose_members(&self, size: usize) -> Result<()> {

@@ -192,7 +192,10 @@ impl Worker {
         let mut largest = [mine, !mine];
         self.largest(&format!("{name} checksum"), &mut largest)?;
         match largest[0] == !largest[1] {
-            true => Ok(()),
+            true => {
+                self.helm.with(|driver| driver.crew().map(|crew| crew.keeper().have_state()));
+                Ok(())
+            }
             false => Err(NetError::StateDiffers),
         }
     }

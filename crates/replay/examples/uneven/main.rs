@@ -184,6 +184,7 @@ fn play(
             group: None,
             in_place: true,
             listeners: 0,
+            holds: None,
         };
         cluster.post(begun, rank, post)?;
     }

@@ -50,6 +50,7 @@ pub use waits::{Over, Stretch, Waits, WayBack};
 ///         group: None,
 ///         in_place: true,
 ///         listeners: 0,
+///         holds: None,
 ///     })?;
 /// }
 /// let outcome = cluster.run();

@@ -348,5 +348,6 @@ pub(super) fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, R
         group: (!members.is_empty()).then(|| members.as_slice().into()),
         in_place: matches!(operation.kind, OperationKind::AllReduce | OperationKind::Broadcast),
         listeners: 0,
+        holds: None,
     })
 }

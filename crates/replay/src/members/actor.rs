@@ -1,7 +1,7 @@
 //! One worker of a run of membership: its participant, its keeper, the engine of the view in force, its memory, and a
 //! program that trains. What a driver does in real time is done here at once, or later by the run's lot.
 
-use super::{Conditions, Ledger, ledger::contribution, memory::Memory};
+use super::{Conditions, Ledger, Mode, ledger::contribution, memory::Memory};
 use paceline_job::{Dtype, Random, Rank, ReduceOp, Time, View, ViewVersion, WorkerId};
 use paceline_sync::{
     agreement::{Begin, Change, Participant, ToParticipant, ToRegistrar},
@@ -56,6 +56,12 @@ enum Doing {
     Knocking,
     /// Wants to begin the step.
     Beginning,
+    /// Hears who has the state.
+    Calling,
+    /// Makes copies equal, so that newcomers get what all have trained; those before this one are posted.
+    Levelling(usize),
+    /// The step that newcomers listened to is over, but for the state that travels to them.
+    Finishing,
     /// Hands over or gets the state, from the so-manieth worker that may have it.
     Sharing(usize),
     /// Has the tensors before this one posted.
@@ -71,7 +77,25 @@ enum Doing {
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Tensor(u64, usize),
+    /// A copy, before a step.
+    Copy(u64, usize),
     State,
+    /// The state, while others go on.
+    Piece,
+    Roll,
+    Lacking,
+}
+
+/// A step in which newcomers listen.
+#[derive(Clone, Debug)]
+struct Listening {
+    /// What travels.
+    state: Vec<i64>,
+    /// Whether this worker still lacks it.
+    lacks: bool,
+    /// What a newcomer heard, to be applied when it has the state.
+    heard: Vec<(u64, usize, Vec<i64>)>,
+    asked: bool,
 }
 
 pub(super) struct Actor {
@@ -100,6 +124,8 @@ pub(super) struct Actor {
     /// By tensor: steps that are part of it.
     applied: Vec<u64>,
     has_state: bool,
+    listening: Option<Listening>,
+    listened_in: Option<u64>,
     uses: BTreeMap<Ticket, Use>,
     tickets: u64,
     slowness: u64,
@@ -118,10 +144,12 @@ impl Actor {
     ) -> Actor {
         let engine = engine(id, &view);
         let parameters = conditions.tensors.iter().map(|len| vec![7; *len]).collect();
+        let mut keeper = Keeper::new(id, view.clone());
+        keeper.train_apart(conditions.mode.is_apart());
         Actor {
             id,
             participant: Participant::new(id, view.clone()),
-            keeper: Keeper::new(id, view.clone()),
+            keeper,
             engine: Some(engine),
             era: view,
             memory: Memory::default(),
@@ -138,6 +166,8 @@ impl Actor {
             applied: vec![0; conditions.tensors.len()],
             parameters,
             has_state: true,
+            listening: None,
+            listened_in: None,
             uses: BTreeMap::new(),
             tickets: 0,
             slowness: *random.choose(&[1, 1, 1, 3]),
@@ -400,8 +430,30 @@ impl Actor {
             Order::Done(ticket) => {
                 let values = self.memory.give_back(ticket);
                 match self.uses.remove(&ticket) {
-                    Some(Use::Tensor(step, tensor)) => self.apply(step, tensor, &values, ledger)?,
+                    Some(Use::Tensor(step, tensor)) => {
+                        let samples = match self.conditions.mode {
+                            Mode::Pairs | Mode::Local(_) => 0..step + 1,
+                            Mode::Synchronous | Mode::Groups => step..step + 1,
+                        };
+                        let adds = self.listened_in != Some(step);
+                        ledger.result(self.id, step, tensor, &values, (samples, adds))?;
+                        match &mut self.listening {
+                            Some(listening) if !self.has_state => {
+                                listening.heard.push((step, tensor, values));
+                            }
+                            _ => self.apply(step, tensor, &values)?,
+                        }
+                    }
+                    Some(Use::Copy(step, tensor)) if self.has_state => {
+                        let place = tensor + self.conditions.tensors.len();
+                        ledger.result(self.id, step, place, &values, (0..step, true))?;
+                        self.fold(tensor, &values);
+                    }
+                    Some(Use::Copy(..)) => {}
                     Some(Use::State) => self.adopt_state(&values)?,
+                    Some(Use::Piece) => self.arrived(&values),
+                    Some(Use::Roll) => self.called(&values, ledger),
+                    Some(Use::Lacking) => self.asked(values[0] != 0, ledger)?,
                     None => return Err(format!("worker {}: {ticket:?} ended twice", self.id)),
                 }
             }
@@ -412,6 +464,7 @@ impl Actor {
                         ledger.shared_again += 1;
                         self.doing = Doing::Sharing(attempt + 1);
                     }
+                    (Some(Use::Piece), _) => {}
                     _ => return Err(format!("worker {}: {error}", self.id)),
                 }
             }
@@ -422,14 +475,7 @@ impl Actor {
         Ok(())
     }
 
-    fn apply(
-        &mut self,
-        step: u64,
-        tensor: usize,
-        values: &[i64],
-        ledger: &mut Ledger,
-    ) -> Result<(), String> {
-        ledger.result(self.id, step, tensor, values)?;
+    fn apply(&mut self, step: u64, tensor: usize, values: &[i64]) -> Result<(), String> {
         if self.applied[tensor] != step {
             let applied = self.applied[tensor];
             return Err(format!(
@@ -439,12 +485,84 @@ impl Actor {
         }
         self.applied[tensor] = step + 1;
         // What is mixed differs; what workers have alike is which steps are in it.
-        if self.conditions.mixes {
-            return Ok(());
+        if !matches!(self.conditions.mode, Mode::Groups | Mode::Pairs) {
+            self.fold(tensor, values);
         }
+        Ok(())
+    }
+
+    fn fold(&mut self, tensor: usize, values: &[i64]) {
         for (parameter, value) in self.parameters[tensor].iter_mut().zip(values) {
             *parameter = parameter.wrapping_mul(31).wrapping_add(*value);
         }
+    }
+
+    /// Who has the state is known: how the others get it.
+    fn called(&mut self, standings: &[i64], ledger: &mut Ledger) {
+        let known = self.keeper.known().clone();
+        let (senders, others): (Vec<_>, Vec<_>) =
+            (0..).map(Rank).zip(standings).partition(|(_, has_it)| **has_it != 0);
+        let senders: Vec<Rank> = senders.into_iter().map(|(rank, _)| rank).collect();
+        let others: Vec<Rank> = others.into_iter().map(|(rank, _)| rank).collect();
+        let listeners = known.workers_at(&others);
+        self.doing = match self.conditions.mode {
+            Mode::Pairs | Mode::Local(_) => {
+                self.keeper.listen(listeners);
+                Doing::Levelling(0)
+            }
+            // Nobody has it, or somebody was lost just now: all stand still.
+            _ if senders.is_empty() || !self.conditions.listens => Doing::Sharing(0),
+            Mode::Synchronous | Mode::Groups => {
+                self.keeper.listen(listeners);
+                ledger.listened += usize::from(!self.has_state);
+                self.listened_in = (!self.has_state).then_some(self.step);
+                self.joined_at = self.joined_at.map(|_| self.step + 1);
+                let (lacks, state) = (!self.has_state, self.state());
+                let sender = senders[self.step as usize % senders.len()];
+                let me = known.rank_of(self.id);
+                if lacks || me == Some(sender) {
+                    let group = std::iter::once(sender).chain(others).collect();
+                    let collective = Collective::Broadcast { root: 0, len: state.len() as u64 };
+                    self.post_among("piece", &state, Use::Piece, collective, Some(group));
+                }
+                self.listening = Some(Listening { state, lacks, heard: Vec::new(), asked: false });
+                Doing::Computing(0)
+            }
+        };
+    }
+
+    /// The state is here, and what follows from it.
+    fn arrived(&mut self, values: &[i64]) {
+        if let Some(listening) = &mut self.listening
+            && listening.lacks
+        {
+            (listening.state, listening.lacks) = (values.to_vec(), false);
+        }
+    }
+
+    /// All have heard whether somebody still lacks the state.
+    fn asked(&mut self, lacking: bool, ledger: &mut Ledger) -> Result<(), String> {
+        if lacking {
+            ledger.sent_again += 1;
+            self.doing = Doing::Sharing(0);
+            return Ok(());
+        }
+        self.end_listening()
+    }
+
+    fn end_listening(&mut self) -> Result<(), String> {
+        if let Some(listening) = self.listening.take()
+            && !self.has_state
+        {
+            self.take_state(&listening.state);
+            for (step, tensor, values) in listening.heard {
+                self.apply(step, tensor, &values)?;
+            }
+        }
+        self.doing = match self.conditions.crosses_steps {
+            true => self.next_step(),
+            false => Doing::Awaiting,
+        };
         Ok(())
     }
 
@@ -454,18 +572,42 @@ impl Actor {
     }
 
     fn adopt_state(&mut self, values: &[i64]) -> Result<(), String> {
+        if let Some(listening) = &mut self.listening {
+            if !listening.lacks && listening.state != values {
+                return Err(format!("worker {} was given another state than it had", self.id));
+            }
+            listening.state = values.to_vec();
+            return self.end_listening();
+        }
         if self.has_state && self.state() != values {
             return Err(format!("worker {} was given another state than it has", self.id));
         }
-        let mut values = values.iter().copied();
-        self.parameters.iter_mut().flatten().zip(&mut values).for_each(|(to, from)| *to = from);
-        self.applied.iter_mut().zip(values).for_each(|(to, from)| *to = from as u64);
-        self.has_state = true;
+        self.take_state(values);
         self.doing = Doing::Computing(0);
         Ok(())
     }
 
-    fn post(&mut self, name: String, values: &[i64], of: Use, collective: Collective) {
+    fn take_state(&mut self, values: &[i64]) {
+        let mut values = values.iter().copied();
+        self.parameters.iter_mut().flatten().zip(&mut values).for_each(|(to, from)| *to = from);
+        self.applied.iter_mut().zip(values).for_each(|(to, from)| *to = from as u64);
+        self.has_state = true;
+        self.keeper.train_apart(self.conditions.mode.is_apart());
+        self.keeper.have_state();
+    }
+
+    fn post(&mut self, name: &str, values: &[i64], of: Use, collective: Collective) {
+        self.post_among(name, values, of, collective, None);
+    }
+
+    fn post_among(
+        &mut self,
+        name: &str,
+        values: &[i64],
+        of: Use,
+        collective: Collective,
+        group: Option<Arc<[Rank]>>,
+    ) {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
         self.uses.insert(ticket, of);
@@ -476,13 +618,24 @@ impl Actor {
             collective,
             dtype: Dtype::I64,
             reduce: match of {
-                Use::Tensor(..) if self.conditions.mixes => ReduceOp::Mix,
-                Use::Tensor(..) | Use::State => ReduceOp::Sum,
+                Use::Tensor(..) => match self.conditions.mode {
+                    Mode::Synchronous if self.conditions.listens => ReduceOp::Average,
+                    Mode::Synchronous => ReduceOp::Sum,
+                    Mode::Groups | Mode::Pairs => ReduceOp::Mix,
+                    Mode::Local(_) => ReduceOp::Average,
+                },
+                Use::Copy(..) => ReduceOp::Average,
+                Use::State | Use::Piece | Use::Roll | Use::Lacking => ReduceOp::Sum,
             },
             priority: i64::from(ticket.0 as u32 % 3),
-            group: None,
+            group,
             in_place: true,
             listeners: 0,
+            holds: match of {
+                Use::Tensor(step, _) if self.conditions.mode.is_apart() => Some(step + 1),
+                Use::Copy(step, _) => Some(step),
+                _ => None,
+            },
         };
         self.keeper.post(ticket, post, &mut self.orders);
     }
@@ -498,22 +651,23 @@ impl Actor {
             }
             Doing::Beginning => self.begin(ledger),
             Doing::Sharing(attempt) => self.share(attempt),
+            Doing::Calling => Ok(self.call()),
+            Doing::Levelling(tensor) => Ok(self.level(tensor)),
+            Doing::Finishing => Ok(self.finish_listening()),
             Doing::Computing(tensor) if tensor == self.conditions.tensors.len() => {
                 self.doing = match self.conditions.crosses_steps {
+                    _ if self.listening.is_some() => Doing::Finishing,
                     true => self.next_step(),
                     false => Doing::Awaiting,
                 };
                 Ok(true)
             }
             Doing::Computing(tensor) => {
-                if self.applied[tensor] < self.step {
+                // Whoever listens has applied nothing yet.
+                if self.has_state && self.applied[tensor] < self.step {
                     return Ok(false);
                 }
-                let len = self.conditions.tensors[tensor];
-                let values = vec![contribution(self.id); len];
-                let collective = Collective::AllReduce { len: len as u64 };
-                let of = Use::Tensor(self.step, tensor);
-                self.post(format!("tensor {tensor}"), &values, of, collective);
+                self.contribute(tensor);
                 self.doing = Doing::Computing(tensor + 1);
                 self.busy = true;
                 let takes = 1 + random.below(self.conditions.compute * self.slowness);
@@ -539,6 +693,80 @@ impl Actor {
                 Ok(false)
             }
         }
+    }
+
+    fn contribute(&mut self, tensor: usize) {
+        let len = self.conditions.tensors[tensor];
+        let part = if self.has_state { contribution(self.id) } else { 0 };
+        let collective = Collective::AllReduce { len: len as u64 };
+        let of = Use::Tensor(self.step, tensor);
+        let group = match self.conditions.mode {
+            Mode::Local(every) if !(self.step + 1).is_multiple_of(every) => {
+                self.applied[tensor] = self.step + 1;
+                return;
+            }
+            Mode::Pairs => Some(self.pair()),
+            _ => None,
+        };
+        self.post_among(&format!("tensor {tensor}"), &vec![part; len], of, collective, group);
+    }
+
+    /// Whom to average with in this step: of a row that is turned on by one in each, two by two.
+    fn pair(&self) -> Arc<[Rank]> {
+        let known = self.keeper.known();
+        let size = known.size() as u32;
+        let me = known.rank_of(self.id).map_or(0, |rank| rank.0);
+        let place = |rank: u32| (rank + self.step as u32) % size;
+        let partner = (0..size).find(|rank| place(*rank) == place(me) ^ 1);
+        let mut pair: Vec<Rank> = partner.into_iter().chain([me]).map(Rank).collect();
+        pair.sort_unstable();
+        pair.into()
+    }
+
+    fn awaits(&self, what: impl Fn(&Use) -> bool) -> bool {
+        self.uses.values().any(what)
+    }
+
+    fn call(&mut self) -> bool {
+        if self.awaits(|of| matches!(of, Use::Roll)) {
+            return false;
+        }
+        let known = self.keeper.known().clone();
+        let mut standings = vec![0; known.size()];
+        if let Some(rank) = known.rank_of(self.id) {
+            standings[rank.index()] = i64::from(self.has_state);
+        }
+        let collective = Collective::AllReduce { len: standings.len() as u64 };
+        self.post("paceline roll", &standings, Use::Roll, collective);
+        true
+    }
+
+    fn level(&mut self, tensor: usize) -> bool {
+        if let Some(len) = self.conditions.tensors.get(tensor).copied() {
+            let part = if self.has_state { contribution(self.id) } else { 0 };
+            let collective = Collective::AllReduce { len: len as u64 };
+            let of = Use::Copy(self.step, tensor);
+            self.post(&format!("tensor {tensor}"), &vec![part; len], of, collective);
+            self.doing = Doing::Levelling(tensor + 1);
+            return true;
+        }
+        let over = !self.awaits(|of| matches!(of, Use::Copy(..)));
+        if over {
+            self.keeper.listen([].into());
+            self.doing = Doing::Sharing(0);
+        }
+        over
+    }
+
+    fn finish_listening(&mut self) -> bool {
+        let pieces = self.awaits(|of| matches!(of, Use::Piece));
+        let Some(listening) = self.listening.as_mut().filter(|it| !pieces && !it.asked) else {
+            return false;
+        };
+        listening.asked = true;
+        let lacks = [i64::from(listening.lacks)];
+        self.post("paceline lacking", &lacks, Use::Lacking, Collective::AllReduce { len: 1 });
+        true
     }
 
     fn next_step(&mut self) -> Doing {
@@ -591,7 +819,7 @@ impl Actor {
                 }
                 self.keeper.begin(self.step);
                 ledger.goes_by(self.id, self.step, self.keeper.known());
-                self.doing = if joined { Doing::Sharing(0) } else { Doing::Computing(0) };
+                self.doing = if joined { Doing::Calling } else { Doing::Computing(0) };
                 Ok(true)
             }
             Begin::Gather(_) => {
@@ -628,9 +856,9 @@ impl Actor {
             return Ok(false);
         }
         let root = root.and_then(|root| known.rank_of(root)).map_or(0, |rank| rank.0);
-        let state = self.state();
+        let state = self.listening.as_ref().map_or_else(|| self.state(), |it| it.state.clone());
         let collective = Collective::Broadcast { root, len: state.len() as u64 };
-        self.post("state".to_string(), &state, Use::State, collective);
+        self.post("state", &state, Use::State, collective);
         Ok(true)
     }
 }

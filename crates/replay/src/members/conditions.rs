@@ -14,8 +14,10 @@ pub struct Conditions {
     pub tensors: Vec<usize>,
     /// Whether a tensor of the step before is awaited only where its successor is posted.
     pub crosses_steps: bool,
-    /// Whether tensors are mixed instead of summed, so that workers come to differ.
-    pub mixes: bool,
+    /// How workers stay together.
+    pub mode: Mode,
+    /// Whether newcomers to a synchronous job listen to a step while the state travels to them.
+    pub listens: bool,
     /// In force at the beginning.
     pub settings: Settings,
     /// The longest that a tensor takes to compute, in nanoseconds, on a worker that is not slow.
@@ -34,6 +36,27 @@ pub struct Conditions {
     pub restarts: u32,
     /// Changes of settings.
     pub changes: u32,
+}
+
+/// How workers stay together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Tensors are summed in every step, and workers are equal.
+    #[default]
+    Synchronous,
+    /// Tensors are mixed as the strategy says, so that workers come to differ.
+    Groups,
+    /// Tensors are averaged two by two, with somebody else in every step.
+    Pairs,
+    /// Tensors are averaged by all every so many steps.
+    Local(u64),
+}
+
+impl Mode {
+    /// Whether samples count when something holds a worker's copy.
+    pub(super) fn is_apart(self) -> bool {
+        matches!(self, Mode::Pairs | Mode::Local(_))
+    }
 }
 
 /// What goes wrong, or otherwise, and when. Lots say who.
@@ -59,7 +82,8 @@ impl Conditions {
             steps: 3 + random.below(8),
             tensors: (0..1 + random.below(4)).map(|_| 1 + random.below(60) as usize).collect(),
             crosses_steps: random.below(2) == 0,
-            mixes: false,
+            mode: Mode::Synchronous,
+            listens: false,
             settings: settings(random, &SUMMING),
             compute: 1 + random.below(3000),
             delay: 1 + random.below(1000),
@@ -74,7 +98,18 @@ impl Conditions {
 
     /// The same with tensors that are mixed, and strategies that average in groups.
     pub fn mixing(self, random: &mut Random) -> Conditions {
-        Conditions { mixes: true, settings: settings(random, &MIXING), ..self }
+        Conditions { mode: Mode::Groups, settings: settings(random, &MIXING), ..self }
+    }
+
+    /// The same with newcomers that listen, or with workers that train apart, by the seed.
+    pub fn any_mode(self, seed: u64) -> Conditions {
+        let listens = seed.is_multiple_of(2);
+        let mode = match seed % 8 {
+            1 => Mode::Pairs,
+            3 => Mode::Local(1 + seed / 8 % 4),
+            _ => Mode::Synchronous,
+        };
+        Conditions { mode, listens, ..self }
     }
 
     /// What happens, and when.
@@ -96,7 +131,7 @@ impl Conditions {
             _ => Trouble::CutOff(random.bits()),
         });
         several(random, self.restarts, &|_| Trouble::CoordinatorDies);
-        let strategies: &[&str] = if self.mixes { &MIXING } else { &SUMMING };
+        let strategies: &[&str] = if self.mode == Mode::Groups { &MIXING } else { &SUMMING };
         several(random, self.changes, &|random| Trouble::Settings(settings(random, strategies)));
         troubles
     }

@@ -1,11 +1,13 @@
 //! What happened in a run of membership, and whether it may: which views there were, what each tensor of each step came
 //! to, whose contributions are in it, and what survivors were told of the samples of those who are gone.
 
+use super::Mode;
 use paceline_job::{Settings, View, ViewVersion, WorkerId};
 use paceline_sync::recovery::Account;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Range,
     sync::Arc,
 };
 
@@ -32,12 +34,16 @@ pub(super) fn contributors(value: i64) -> u32 {
 /// See the file's first paragraph.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Whether tensors are mixed: then workers need not have the same, nor is it known of whom they have something.
-    mixes: bool,
+    /// Where tensors are mixed, workers need not have the same.
+    mode: Mode,
     views: BTreeMap<ViewVersion, Arc<View>>,
     /// By step, tensor and worker: what it got. Only those who finish are compared: one that is gone may have had more
     /// than it could tell.
     results: BTreeMap<(u64, usize, WorkerId), Vec<i64>>,
+    /// By step and tensor: the steps of whose samples it holds what workers made.
+    samples: BTreeMap<(u64, usize), Range<u64>>,
+    /// The last step that each worker began.
+    begun: BTreeMap<WorkerId, u64>,
     /// Parameters after all steps.
     finals: BTreeMap<WorkerId, Vec<Vec<i64>>>,
     /// By step and worker: whom its program takes part with, and in which view's settings.
@@ -62,6 +68,10 @@ pub struct Ledger {
     pub planned: usize,
     /// Coordinators that came after another.
     pub restarts: usize,
+    /// Workers that listened to a step.
+    pub listened: usize,
+    /// Times that the state of a step that is listened to had to be sent again.
+    pub sent_again: usize,
     /// Samples that went back.
     pub returned: usize,
     /// The most bytes of results that a worker kept, over the bytes of its parameters, in percent.
@@ -73,7 +83,7 @@ impl fmt::Display for Ledger {
         write!(
             f,
             "{} workers finished, {} joined, {} were removed; {} planned changes, {} recoveries, {} tensors with ranges \
-             of different contributors, {} samples went back, {} states came from a second worker, {} coordinators \
+             of different contributors, {} listened to a step, to {} the state was sent again, {} samples went back, {} states came from a second worker, {} coordinators \
              restarted; results kept: at most {} % of the parameters",
             self.finished,
             self.joined,
@@ -81,6 +91,8 @@ impl fmt::Display for Ledger {
             self.planned,
             self.recoveries,
             self.mixed,
+            self.listened,
+            self.sent_again,
             self.returned,
             self.shared_again,
             self.restarts,
@@ -91,8 +103,8 @@ impl fmt::Display for Ledger {
 
 impl Ledger {
     /// Of a run whose tensors are mixed, or summed.
-    pub(super) fn new(mixes: bool) -> Ledger {
-        Ledger { mixes, ..Ledger::default() }
+    pub(super) fn new(mode: Mode) -> Ledger {
+        Ledger { mode, ..Ledger::default() }
     }
 
     /// Count another run with this one.
@@ -107,6 +119,8 @@ impl Ledger {
             (&mut self.planned, other.planned),
             (&mut self.restarts, other.restarts),
             (&mut self.returned, other.returned),
+            (&mut self.listened, other.listened),
+            (&mut self.sent_again, other.sent_again),
         ] {
             *sum += count;
         }
@@ -127,18 +141,20 @@ impl Ledger {
         step: u64,
         tensor: usize,
         values: &[i64],
+        (samples, adds): (Range<u64>, bool),
     ) -> Result<(), String> {
         for value in values {
             let twice = (0..=MOST_WORKERS).map(WorkerId).find(|id| digit(*value, *id) > 1);
             if let Some(id) = twice {
                 return Err(format!("worker {id} is twice in tensor {tensor} of step {step}"));
             }
-            if digit(*value, worker) != 1 {
+            if digit(*value, worker) != i64::from(adds) {
                 return Err(format!(
-                    "worker {worker} is not in its own tensor {tensor} of step {step}: {value:#x}"
+                    "worker {worker} has not its own part in tensor {tensor} of step {step}: {value:#x}"
                 ));
             }
         }
+        self.samples.insert((step, tensor), samples);
         self.results.insert((step, tensor, worker), values.to_vec());
         Ok(())
     }
@@ -147,6 +163,7 @@ impl Ledger {
     pub(super) fn goes_by(&mut self, worker: WorkerId, step: u64, view: &View) {
         let company = (view.ids().collect(), view.version, view.settings.clone());
         self.companies.insert((step, worker), company);
+        self.begun.insert(worker, step);
     }
 
     pub(super) fn recovered(&mut self, by: WorkerId, account: &Account, steps: u64) {
@@ -183,7 +200,7 @@ impl Ledger {
     }
 
     fn check_results(&mut self) -> Result<(), String> {
-        if self.mixes {
+        if matches!(self.mode, Mode::Groups | Mode::Pairs) {
             self.mixed += self
                 .results
                 .values()
@@ -232,21 +249,33 @@ impl Ledger {
     }
 
     fn check_samples(&mut self, joined: &BTreeMap<WorkerId, u64>) -> Result<(), String> {
-        if self.mixes {
+        let verdicts: Vec<_> = self.verdicts.iter().collect();
+        for pair in verdicts.windows(2) {
+            let ((one, step, consumed, by), (other, at, otherwise, and)) = (pair[0], pair[1]);
+            if (one, step) == (other, at) && consumed != otherwise {
+                return Err(format!(
+                    "of samples of worker {one} in step {step} worker {by} and worker {and} are told otherwise"
+                ));
+            }
+        }
+        if self.mode == Mode::Groups {
             return Ok(());
         }
         let mut before: Option<(WorkerId, u64)> = None;
         for (worker, step, consumed, by) in &self.verdicts {
-            let results = self.results.range((*step, 0, WorkerId(0))..(*step + 1, 0, WorkerId(0)));
-            let mut values = results.flat_map(|(_, values)| values).peekable();
-            // Nobody who finished may have been there then.
-            let nothing_known = values.peek().is_none();
+            let holds = |at: &u64, tensor: &usize| self.samples[&(*at, *tensor)].contains(step);
+            let results = self.results.iter().filter(|((at, tensor, _), _)| holds(at, tensor));
+            let mut values = results.flat_map(|(_, values)| values);
             let contributed = values.any(|value| digit(*value, *worker) == 1);
-            let was_there = joined.get(worker).is_some_and(|first| first <= step);
-            if nothing_known || !was_there {
+            let is_there = |id: &WorkerId| joined.get(id).is_some_and(|first| first <= step);
+            // Nobody who finished may have been there then.
+            if !self.finals.keys().any(is_there) || !is_there(worker) {
                 continue;
             }
-            if contributed != *consumed {
+            // What some averaged among themselves may have been lost with them.
+            let known = self.mode == Mode::Pairs && *consumed;
+            let begun = self.begun.get(worker).is_some_and(|last| step <= last);
+            if contributed != *consumed && !(known && begun) {
                 let fate = if *consumed { "are lost: they count" } else { "went back" };
                 let truth = if contributed { "are in the parameters" } else { "are in nothing" };
                 return Err(format!(

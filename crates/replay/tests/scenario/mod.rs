@@ -107,6 +107,7 @@ impl Scenario {
             group: operation.group.clone(),
             in_place: operation.in_place,
             listeners: 0,
+            holds: None,
         };
         cluster.post(at, rank, post).expect("scenarios name workers that exist");
     }

@@ -265,6 +265,7 @@ mod tests {
             group: Some(members.iter().copied().map(Rank).collect()),
             in_place: false,
             listeners: 0,
+            holds: None,
         };
         engine.handle(Time::ZERO, Event::Post(Box::new(post)), &mut Vec::new());
         engine

@@ -140,6 +140,7 @@ mod tests {
             group: None,
             in_place: true,
             listeners: 0,
+            holds: None,
         }
     }
 

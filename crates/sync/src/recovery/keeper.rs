@@ -13,7 +13,7 @@ use crate::{
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion, WorkerId};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
     sync::Arc,
 };
@@ -95,9 +95,19 @@ pub struct Keeper {
     account: Option<Account>,
     /// Steps below this one are long over.
     over: u64,
-    /// Later steps of which something is over, each with the earliest view in which that was reduced. At most
-    /// [`PASSED_KEPT`].
-    passed: BTreeMap<u64, ViewVersion>,
+    /// Later steps of which something is over: by their end and beginning, the earliest view in which that was reduced. At
+    /// most [`PASSED_KEPT`].
+    passed: BTreeMap<(u64, u64), ViewVersion>,
+    /// What some averaged among themselves, this worker with them: a worker's copy as it was before that step.
+    heard: BTreeMap<WorkerId, u64>,
+    /// What this worker was told of samples of those who are gone: others are to be told the same.
+    told: BTreeSet<(WorkerId, u64, u64)>,
+    /// Whether workers train copies of their own, so that samples count where the caller says that a copy is in something.
+    apart: bool,
+    /// Before this step, what workers trained on was last in something that others have.
+    last_held: u64,
+    /// The step that this view's workers gathered before.
+    gathered: u64,
 }
 
 /// An operation that waits until it is known how things stand, and what the caller knew when it was posted.
@@ -117,6 +127,10 @@ struct Operation {
     kind: Kind,
     len: u64,
     step: u64,
+    /// The steps of whose samples it holds what all workers made.
+    samples: Range<u64>,
+    /// Who averages it among themselves, where the caller says so.
+    partners: Arc<[WorkerId]>,
     held: Held,
     /// Those who add nothing to it: averages are over the others.
     listeners: Arc<[WorkerId]>,
@@ -139,8 +153,8 @@ enum Phase {
 /// What an engine's operation is to us.
 #[derive(Debug)]
 enum Part {
-    /// A range of an operation that becomes final with the contributions of this view's workers.
-    Of(Name, Range<u64>, ViewVersion),
+    /// A range of an operation that becomes final with the contributions of this view's workers, or of those partners.
+    Of(Name, Range<u64>, ViewVersion, Arc<[WorkerId]>),
     /// A range of an operation that others get from here.
     HandedOver(Name),
     /// The caller's, and not recovered.
@@ -180,6 +194,11 @@ impl Keeper {
             account: None,
             over: 0,
             passed: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            told: BTreeSet::new(),
+            apart: false,
+            last_held: 0,
+            gathered: 0,
         }
     }
 
@@ -210,6 +229,18 @@ impl Keeper {
     /// add nothing, and hear the results. All workers say so between the same two operations.
     pub fn listen(&mut self, listeners: Arc<[WorkerId]>) {
         self.listeners = listeners;
+    }
+
+    /// Workers train copies of their own from now on, or not any more. Then nothing counts as holding samples unless its caller
+    /// says so ([`Post::holds`]): a copy, which has all that its worker trained on.
+    pub fn train_apart(&mut self, apart: bool) {
+        self.apart = apart;
+        self.last_held = self.last_held.max(self.step);
+    }
+
+    /// This worker and all others have the state that there was where the workers of this view gathered.
+    pub fn have_state(&mut self) {
+        self.over = self.over.max(self.gathered);
     }
 
     /// How many of them are left.
@@ -255,9 +286,11 @@ impl Keeper {
             (None, Collective::AllReduce { len }) if post.reduce == ReduceOp::Mix => {
                 (Kind::Mix, *len)
             }
-            (None, Collective::AllReduce { len }) if adds_up(&post) => (Kind::Reduce, *len),
-            (None, Collective::AllReduce { len }) => (Kind::Aside, *len),
-            (None, Collective::Barrier) => (Kind::Aside, 1),
+            (None, Collective::AllReduce { len }) => (Kind::Reduce, *len),
+            (Some(_), Collective::AllReduce { len }) if post.reduce == ReduceOp::Mix => {
+                (Kind::Mix, *len)
+            }
+            (None, Collective::Barrier) => (Kind::Reduce, 1),
             (None, Collective::Broadcast { root, len })
                 if (*root as usize) < known.size() && post.in_place =>
             {
@@ -279,6 +312,16 @@ impl Keeper {
         let uses = self.uses.entry(hash).or_default();
         let name = Name { hash, uses: *uses };
         *uses += 1;
+        let partners = match (kind, &post.group) {
+            (Kind::Mix, Some(ranks)) => known.workers_at(ranks),
+            _ => [].into(),
+        };
+        let samples = match (post.holds, kind) {
+            _ if !partners.is_empty() || matches!(kind, Kind::Broadcast(_)) => 0..0,
+            (Some(end), _) => 0..end,
+            (None, Kind::Reduce) if self.apart || !adds_up(&post) => 0..0,
+            (None, _) => step..step + 1,
+        };
         let held = match kind {
             // Its root has all of it before anybody else has any.
             Kind::Broadcast(root) if root == self.me => Held::whole(len, self.view.version),
@@ -290,6 +333,8 @@ impl Keeper {
             kind,
             len,
             step,
+            samples,
+            partners,
             held,
             listeners,
             parts: 0,
@@ -304,10 +349,11 @@ impl Keeper {
     pub fn completed(&mut self, op: OpId, out: &mut Vec<Order>) {
         let Some(part) = self.parts.get_mut(op.0 as usize).and_then(Option::take) else { return };
         match part {
-            Part::Of(name, range, view) => {
+            Part::Of(name, range, view, partners) => {
                 let Some(operation) = self.operations.get_mut(&name) else { return };
                 operation.held.add(range, view);
                 operation.parts -= 1;
+                hear(&mut self.heard, &partners, operation.post.holds);
                 self.finish_if_whole(name, out);
             }
             Part::HandedOver(name) => {
@@ -347,9 +393,10 @@ impl Keeper {
         let parts = std::mem::take(&mut self.parts);
         for (op, part) in (0..).map(OpId).zip(parts) {
             match part {
-                Some(Part::Of(name, range, view)) => {
+                Some(Part::Of(name, range, view, partners)) => {
                     let Some(operation) = self.operations.get_mut(&name) else { continue };
                     for within in finals(op) {
+                        hear(&mut self.heard, &partners, operation.post.holds);
                         let (start, end) = (range.start + within.start, range.start + within.end);
                         operation.held.add(start..end.min(range.end), view);
                     }
@@ -434,15 +481,25 @@ impl Keeper {
     pub fn replace(&mut self, view: Arc<View>, step: u64, out: &mut Vec<Order>) {
         debug_assert!(self.is_idle(), "workers gather when they have nothing in progress");
         for operation in std::mem::take(&mut self.operations).into_values() {
+            self.pass(&operation);
             out.push(Order::Release(operation.ticket));
         }
-        // Whoever joins knows that as well.
-        self.over = self.over.max(step);
-        self.passed.clear();
+        let left: Vec<WorkerId> =
+            self.view.ids().filter(|id| view.rank_of(*id).is_none()).collect();
+        if self.apart && !left.is_empty() {
+            // What only their copies have goes with them.
+            let since = left.iter().map(|id| (*id, step)).collect();
+            let consumed = left.iter().map(|id| (*id, 0, self.last_held)).collect();
+            let account = Account { over: self.over, consumed, gone: left, since };
+            out.push(Order::Recovered(account));
+        }
+        self.heard.retain(|id, _| view.rank_of(*id).is_some());
+        self.gathered = step;
         self.uses.clear();
         self.expected.clear();
         self.parts.clear();
         self.gone.clear();
+        self.told.clear();
         self.unaccounted.clear();
         self.coming.clear();
         self.since.clear();
@@ -473,6 +530,7 @@ impl Keeper {
             group: None,
             in_place: false,
             listeners: 0,
+            holds: None,
         };
         out.push(Order::Exchange { post, input, output_bytes });
     }
@@ -482,6 +540,7 @@ impl Keeper {
             step: op.step,
             len: op.len,
             kind: op.kind,
+            samples: op.samples.clone(),
             held: op.held.clone(),
         };
         let entries = self.operations.iter().map(|(name, op)| (*name, entry(op))).collect();
@@ -490,6 +549,8 @@ impl Keeper {
             since: self.since.clone(),
             over: self.over,
             passed: self.passed.clone(),
+            heard: self.heard.clone(),
+            told: self.told.clone(),
             gone: self.gone.clone(),
             uses: self.uses.clone(),
             entries,
@@ -574,7 +635,7 @@ impl Keeper {
             return self.tell_account_if_recovered(out);
         }
         let collective = match operation.kind {
-            Kind::Reduce | Kind::Aside | Kind::Mix => operation.post.collective.clone(),
+            Kind::Reduce | Kind::Mix => operation.post.collective.clone(),
             Kind::Broadcast(root) => match self.view.rank_of(root) {
                 Some(rank) => Collective::Broadcast { root: rank.0, len: operation.len },
                 None => return self.give_up(name, out),
@@ -582,10 +643,17 @@ impl Keeper {
         };
         operation.parts = 1;
         let range = 0..operation.len;
-        let (post, source) = (operation.post.clone(), Source::Caller(operation.ticket, 0));
-        let listeners = operation.listeners.clone();
+        let (mut post, source) = (operation.post.clone(), Source::Caller(operation.ticket, 0));
+        let (mut partners, listeners) = (operation.partners.clone(), operation.listeners.clone());
+        if !partners.is_empty() {
+            // Those of them who are left.
+            let ranks: Vec<Rank> =
+                partners.iter().filter_map(|id| self.view.rank_of(*id)).collect();
+            partners = self.view.workers_at(&ranks);
+            (post.group, post.reduce) = (Some(ranks.into()), ReduceOp::Average);
+        }
         let listeners = self.listening(&listeners);
-        let op = self.part(Part::Of(name, range, self.view.version));
+        let op = self.part(Part::Of(name, range, self.view.version, partners));
         out.push(Order::Post(Post { op, collective, listeners, ..post }, source));
     }
 
@@ -614,14 +682,18 @@ impl Keeper {
                             let root = self.view.rank_of(root).map_or(0, |rank| rank.0);
                             Collective::Broadcast { root, len }
                         }
-                        (other, Kind::Reduce | Kind::Aside | Kind::Mix) => other.clone(),
+                        (other, Kind::Reduce | Kind::Mix) => other.clone(),
                     };
-                    let part = Part::Of(name, start..end, self.view.version);
+                    let part = Part::Of(name, start..end, self.view.version, [].into());
                     (part, collective, None, Source::Caller(ticket, start))
                 }
                 Way::Among(ranks) if me.is_none_or(|me| !ranks.contains(&me)) => continue,
                 Way::Among(ranks) => {
-                    let part = Part::Of(name, start..end, self.view.version);
+                    let partners = match operation.partners.is_empty() {
+                        true => [].into(),
+                        false => self.view.workers_at(&ranks),
+                    };
+                    let part = Part::Of(name, start..end, self.view.version, partners);
                     let group: Arc<[Rank]> = ranks.into();
                     (
                         part,
@@ -640,14 +712,16 @@ impl Keeper {
                         (Some(0), false) => (Part::HandedOver(name), Source::Output(ticket, start)),
                         (Some(_), true) => continue,
                         (Some(_), false) => {
-                            (Part::Of(name, start..end, view), Source::Output(ticket, start))
+                            let part = Part::Of(name, start..end, view, [].into());
+                            (part, Source::Output(ticket, start))
                         }
                     };
                     let group: Arc<[Rank]> = ranks.into();
                     (part, Collective::Broadcast { root: 0, len }, Some(group), source)
                 }
             };
-            let receives = matches!(part, Part::Of(..));
+            // What is mixed is in nobody else's copy as it will be here.
+            let receives = matches!(part, Part::Of(..)) && operation.kind != Kind::Mix;
             let op = self.part(part);
             let listeners = match &group {
                 None => self.operations.get(&name).map(|op| self.listening(&op.listeners)),
@@ -664,7 +738,7 @@ impl Keeper {
                 reduce: match operation.kind {
                     // Over all whom the plan names.
                     Kind::Mix => ReduceOp::Average,
-                    Kind::Reduce | Kind::Aside | Kind::Broadcast(_) => operation.post.reduce,
+                    Kind::Reduce | Kind::Broadcast(_) => operation.post.reduce,
                 },
                 group,
                 in_place,
@@ -683,13 +757,15 @@ impl Keeper {
         }
         (operation.phase, operation.recovering) = (Phase::Complete, false);
         let (ticket, kind, step) = (operation.ticket, operation.kind, operation.step);
+        let holds = operation.post.holds;
         // What is mixed is not handed to others.
         let retained = self.view.size() > 1 && kind != Kind::Mix;
         if retained {
             out.push(Order::Retain(ticket));
         }
         out.push(Order::Done(ticket));
-        if matches!(kind, Kind::Reduce | Kind::Aside) {
+        self.last_held = self.last_held.max(holds.unwrap_or(0));
+        if kind == Kind::Reduce {
             self.release_before(name, step, out);
         }
         if !retained && let Some(operation) = self.operations.remove(&name) {
@@ -715,18 +791,16 @@ impl Keeper {
 
     /// An operation is over everywhere.
     fn pass(&mut self, operation: &Operation) {
-        if !operation.kind.counts() {
-            return;
-        }
+        let Range { start, end } = operation.samples;
         let views = operation.held.spans().iter().map(|span| span.view);
-        if let Some(first) = views.min() {
-            let known = self.passed.entry(operation.step).or_insert(first);
-            *known = (*known).min(first);
+        if let Some(view) = views.min().filter(|_| start < end) {
+            let known = self.passed.entry((end, start)).or_insert(view);
+            *known = (*known).min(view);
         }
         while self.passed.len() > PASSED_KEPT
-            && let Some((step, _)) = self.passed.pop_first()
+            && let Some(((end, _), _)) = self.passed.pop_first()
         {
-            self.over = self.over.max(step + 1);
+            self.over = self.over.max(end);
         }
     }
 
@@ -736,7 +810,7 @@ impl Keeper {
         let Operation { post, kind, .. } = operation;
         let root = match kind {
             Kind::Broadcast(root) => self.known.rank_of(*root),
-            Kind::Reduce | Kind::Aside | Kind::Mix => None,
+            Kind::Reduce | Kind::Mix => None,
         };
         let reason = "and what it alone had of this is lost".to_string();
         let (name_of_it, peer) = (post.name.clone(), root.unwrap_or(Rank(0)));
@@ -758,7 +832,7 @@ impl Keeper {
     fn is_recovering_before(&self, step: u64) -> bool {
         let recovering = |operation: &Operation| operation.recovering && operation.step < step;
         self.exchange.is_some()
-            || self.expected.values().any(|(posted, _)| *posted < step)
+            || self.expected.values().any(|(posted, remedy)| *posted < step && !remedy.mixes())
             || self.operations.values().any(recovering)
     }
 
@@ -771,6 +845,7 @@ impl Keeper {
             (!gone.is_empty()).then(|| Account { gone, since, ..account.clone() })
         };
         self.unaccounted.retain(|id| open.contains_key(id));
+        self.told.extend(account.consumed.iter().filter(|(id, ..)| told.contains_key(id)));
         out.extend(of(told).map(Order::Recovered));
         self.account = of(open);
     }
@@ -780,6 +855,14 @@ impl Keeper {
 fn adds_up(post: &Post) -> bool {
     let sums = matches!(post.reduce, ReduceOp::Sum | ReduceOp::Average);
     sums && !post.name.starts_with(OURS)
+}
+
+/// Workers averaged copies that hold what each trained on before that step.
+fn hear(heard: &mut BTreeMap<WorkerId, u64>, partners: &[WorkerId], holds: Option<u64>) {
+    for id in partners {
+        let known = heard.entry(*id).or_default();
+        *known = (*known).max(holds.unwrap_or(0));
+    }
 }
 
 fn irrecoverable(name: Arc<str>, peer: Rank) -> Arc<OpError> {

@@ -20,6 +20,17 @@ pub enum Remedy {
     Hopeless,
 }
 
+impl Remedy {
+    /// Whether nobody hands anything to anybody: those who lack it average what they have.
+    pub fn mixes(&self) -> bool {
+        match self {
+            Remedy::Among(_) => true,
+            Remedy::Pieces(pieces) => pieces.iter().all(|it| matches!(it.way, Way::Among(_))),
+            Remedy::Hopeless => false,
+        }
+    }
+}
+
 /// A range that the same workers lack and the same worker provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -47,8 +58,8 @@ pub enum Way {
 pub struct Account {
     /// Steps below this one are long over: everything of them is part of the parameters.
     pub over: u64,
-    /// Of later steps, who contributed to something that is final.
-    pub consumed: BTreeSet<(WorkerId, u64)>,
+    /// Who contributed to something that is final, and what that holds: from which step to before which.
+    pub consumed: BTreeSet<(WorkerId, u64, u64)>,
     /// Who is gone.
     pub gone: Vec<WorkerId>,
     /// From this step on, programs of all workers go on without them: what goes back goes back there.
@@ -59,7 +70,10 @@ impl Account {
     /// Whether what a worker that is gone computed in a step is part of the parameters. If not, its samples of that step
     /// go back.
     pub fn is_consumed(&self, worker: WorkerId, step: u64) -> bool {
-        step < self.over || self.consumed.contains(&(worker, step))
+        let of = |(id, first, end): &(WorkerId, u64, u64)| {
+            *id == worker && (*first..*end).contains(&step)
+        };
+        step < self.over || self.consumed.iter().any(of)
     }
 }
 
@@ -98,10 +112,15 @@ pub fn account(gone: &[WorkerId], reports: &[Report]) -> Account {
         for report in reports {
             let passed = report.passed.iter().filter(|(_, view)| in_it(view));
             let held = report.entries.values().filter(|entry| {
-                entry.kind.counts() && entry.held.spans().iter().any(|span| in_it(&span.view))
+                let by = entry.held.spans().iter().any(|span| in_it(&span.view));
+                by && !entry.samples.is_empty()
             });
-            let steps = passed.map(|(step, _)| *step).chain(held.map(|entry| entry.step));
-            consumed.extend(steps.map(|step| (*worker, step)));
+            let steps = passed.map(|((end, first), _)| *first..*end);
+            let heard = report.heard.get(worker).map(|end| 0..*end);
+            consumed.extend(report.told.iter().filter(|(id, ..)| id == worker));
+            for steps in steps.chain(held.map(|entry| entry.samples.clone())).chain(heard) {
+                consumed.insert((*worker, steps.start, steps.end));
+            }
         }
     }
     Account { over, consumed, gone: gone.to_vec(), since: BTreeMap::new() }
@@ -183,7 +202,7 @@ fn standing(report: &Report, name: Name) -> Standing<'_> {
 fn can_be_redone(view: &View, standings: &[Standing], entry: &Entry) -> bool {
     let nobody_is_through = !standings.iter().any(|it| matches!(it, Standing::Over));
     match entry.kind {
-        Kind::Reduce | Kind::Aside => nobody_is_through,
+        Kind::Reduce => nobody_is_through,
         Kind::Mix => true,
         Kind::Broadcast(root) => nobody_is_through && view.rank_of(root).is_some(),
     }
@@ -226,7 +245,7 @@ mod tests {
     const NAME: Name = Name { hash: 1, uses: 0 };
 
     fn known(held: &[(u64, u64, u32)], kind: Kind) -> Report {
-        let mut entry = Entry { step: 3, len: 8, kind, held: Held::default() };
+        let mut entry = Entry { step: 3, len: 8, kind, samples: 3..4, held: Held::default() };
         held.iter().for_each(|(start, end, view)| entry.held.add(*start..*end, ViewVersion(*view)));
         let (uses, entries) = ([(1, 1)].into(), [(NAME, entry)].into());
         Report { over: 2, uses, entries, ..Report::default() }
@@ -318,14 +337,21 @@ mod tests {
         let [mut one, two] = reports;
         // Not everybody need know how long a worker was there.
         one.gone = [(WorkerId(7), ViewVersion(3)), (WorkerId(8), ViewVersion(4))].into();
-        one.passed = [(2, ViewVersion(4))].into();
-        let account = account(&[WorkerId(7), WorkerId(8)], &[one, two]);
+        one.passed = [((3, 2), ViewVersion(4))].into();
+        let account = account(&[WorkerId(7), WorkerId(8)], &[one.clone(), two.clone()]);
         assert!(account.is_consumed(WorkerId(8), 2) && !account.is_consumed(WorkerId(7), 2));
         assert!(!account.is_consumed(WorkerId(7), 3), "reduced after it was gone");
         assert!(account.is_consumed(WorkerId(8), 3));
         // What only says something of workers holds none of their samples.
-        let aside = known(&[(0, 8, 4)], Kind::Aside);
+        let mut aside = known(&[(0, 8, 4)], Kind::Reduce);
+        aside.entries.values_mut().for_each(|entry| entry.samples = 0..0);
         assert!(!self::account(&[WorkerId(8)], &[aside]).is_consumed(WorkerId(8), 3));
+        // A copy that some averaged among themselves holds all that its worker had trained on.
+        let heard = Report { heard: [(WorkerId(8), 3)].into(), ..absent() };
+        let account = self::account(&[WorkerId(7), WorkerId(8)], &[heard]);
+        assert!(account.is_consumed(WorkerId(8), 2) && !account.is_consumed(WorkerId(8), 3));
+        assert!(!account.is_consumed(WorkerId(7), 2));
+        let account = self::account(&[WorkerId(7), WorkerId(8)], &[one, two]);
         assert!(account.is_consumed(WorkerId(7), 1) && !account.is_consumed(WorkerId(8), 4));
     }
 }

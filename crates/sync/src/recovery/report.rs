@@ -6,7 +6,10 @@ use super::{
     held::{Held, Span},
 };
 use paceline_job::{ViewVersion, WorkerId};
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// The longest report, in bytes. It bounds what a broken peer makes others allocate; a report of a thousand tensors in a
 /// thousand pieces each is half of it.
@@ -15,21 +18,12 @@ pub const REPORT_BYTES: u64 = 64 << 20;
 /// How an operation can be recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// From contributions that are kept: an all-reduce that adds up what workers computed.
+    /// From contributions that are kept: an all-reduce, or a barrier.
     Reduce,
-    /// Likewise, but it says nothing of what they computed: other all-reduces, and barriers.
-    Aside,
     /// From contributions that are kept, among those who lack it: an average over some, which others need not have alike.
     Mix,
     /// From whoever has it: a broadcast of this worker's.
     Broadcast(WorkerId),
-}
-
-impl Kind {
-    /// Whether what workers made of their samples is in it.
-    pub(crate) fn counts(self) -> bool {
-        matches!(self, Kind::Reduce | Kind::Mix)
-    }
 }
 
 /// What a worker says of one operation.
@@ -41,6 +35,8 @@ pub struct Entry {
     pub len: u64,
     /// How it can be recovered.
     pub kind: Kind,
+    /// The steps of whose samples it holds what all workers made.
+    pub samples: Range<u64>,
     /// What is final of it.
     pub held: Held,
 }
@@ -54,8 +50,13 @@ pub struct Report {
     pub since: BTreeMap<ViewVersion, u64>,
     /// Steps below this one are long over everywhere.
     pub over: u64,
-    /// Later steps of which something is over everywhere, each with the earliest view in which that was reduced.
-    pub passed: BTreeMap<u64, ViewVersion>,
+    /// Later steps of which something is over everywhere: by their end and beginning, the earliest view in which that was
+    /// reduced.
+    pub passed: BTreeMap<(u64, u64), ViewVersion>,
+    /// What some workers averaged among themselves: everything that a worker trained on before that step is in it.
+    pub heard: BTreeMap<WorkerId, u64>,
+    /// What its worker was told of samples of those who are gone: whose, and from which step to before which they count.
+    pub told: BTreeSet<(WorkerId, u64, u64)>,
     /// Who is gone, each with the last view that it is known to have been in.
     pub gone: BTreeMap<WorkerId, ViewVersion>,
     /// How often each name was used here.
@@ -70,7 +71,13 @@ impl Report {
         let mut words = vec![self.step, self.since.len() as u64];
         words.extend(self.since.iter().flat_map(|(view, step)| [u64::from(view.0), *step]));
         words.extend([self.over, self.passed.len() as u64]);
-        words.extend(self.passed.iter().flat_map(|(step, view)| [*step, u64::from(view.0)]));
+        words.extend(
+            self.passed.iter().flat_map(|((end, first), view)| [*end, *first, u64::from(view.0)]),
+        );
+        words.push(self.heard.len() as u64);
+        words.extend(self.heard.iter().flat_map(|(id, end)| [id.0, *end]));
+        words.push(self.told.len() as u64);
+        words.extend(self.told.iter().flat_map(|(id, first, end)| [id.0, *first, *end]));
         words.push(self.gone.len() as u64);
         words.extend(self.gone.iter().flat_map(|(id, view)| [id.0, u64::from(view.0)]));
         words.push(self.uses.len() as u64);
@@ -81,11 +88,11 @@ impl Report {
         for (name, entry) in &self.entries {
             let (kind, root) = match entry.kind {
                 Kind::Reduce => (0, 0),
-                Kind::Aside => (3, 0),
                 Kind::Mix => (2, 0),
                 Kind::Broadcast(root) => (1, root.0),
             };
             words.extend([name.hash, u64::from(name.uses), entry.step, entry.len, kind, root]);
+            words.extend([entry.samples.start, entry.samples.end]);
             words.push(entry.held.spans().len() as u64);
             for span in entry.held.spans() {
                 words.extend([span.start, span.end, u64::from(span.view.0)]);
@@ -106,7 +113,13 @@ impl Report {
         }
         report.over = next()?;
         for _ in 0..next()? {
-            report.passed.insert(next()?, ViewVersion(small(next()?)?));
+            report.passed.insert((next()?, next()?), ViewVersion(small(next()?)?));
+        }
+        for _ in 0..next()? {
+            report.heard.insert(WorkerId(next()?), next()?);
+        }
+        for _ in 0..next()? {
+            report.told.insert((WorkerId(next()?), next()?, next()?));
         }
         for _ in 0..next()? {
             report.gone.insert(WorkerId(next()?), ViewVersion(small(next()?)?));
@@ -121,16 +134,16 @@ impl Report {
                 (0, _) => Kind::Reduce,
                 (1, root) => Kind::Broadcast(WorkerId(root)),
                 (2, _) => Kind::Mix,
-                (3, _) => Kind::Aside,
                 _ => return None,
             };
+            let samples = next()?..next()?;
             let mut spans = Vec::new();
             for _ in 0..next()? {
                 let (start, end) = (next()?, next()?);
                 spans.push(Span { start, end, view: ViewVersion(small(next()?)?) });
             }
             let held = Held::checked(spans, len)?;
-            report.entries.insert(name, Entry { step, len, kind, held });
+            report.entries.insert(name, Entry { step, len, kind, samples, held });
         }
         (rest.is_empty() && next().is_none()).then_some(report)
     }
@@ -144,20 +157,21 @@ mod tests {
     #[test]
     fn reports_survive_the_wire() {
         let held = Held::whole(7, ViewVersion(3));
-        let entry = |kind| Entry { step: 5, len: 7, kind, held: held.clone() };
+        let entry = |kind| Entry { step: 5, len: 7, kind, samples: 5..6, held: held.clone() };
         let name = |uses| Name { hash: 99, uses };
         let report = Report {
             step: 6,
             since: [(ViewVersion(3), 5)].into(),
             over: 4,
-            passed: [(4, ViewVersion(2))].into(),
+            passed: [((5, 4), ViewVersion(2))].into(),
+            heard: [(WorkerId(6), 3)].into(),
+            told: [(WorkerId(5), 2, 4)].into(),
             gone: [(WorkerId(5), ViewVersion(3))].into(),
             uses: [(99, 3)].into(),
             entries: [
                 (name(1), entry(Kind::Reduce)),
                 (name(2), entry(Kind::Broadcast(WorkerId(8)))),
                 (name(3), entry(Kind::Mix)),
-                (name(4), entry(Kind::Aside)),
             ]
             .into(),
         };

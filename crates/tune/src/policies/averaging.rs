@@ -29,8 +29,9 @@ impl Policy for Averaging {
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
         let many = moment.size >= self.at;
         let wanted = if many { self.mode.as_str() } else { SYNCHRONOUS };
-        // Jobs begin synchronously.
-        if self.wished.as_deref().unwrap_or(SYNCHRONOUS) != wanted {
+        let mode = if moment.mode.is_empty() { SYNCHRONOUS } else { &moment.mode };
+        // What was wished for is in force a few steps later, or was refused.
+        if mode != wanted && self.wished.as_deref() != Some(wanted) {
             self.wished = Some(wanted.to_string());
             wishes.mode = self.wished.clone();
             let (size, at) = (moment.size, self.at);
@@ -49,15 +50,24 @@ mod tests {
     #[test]
     fn the_mode_follows_the_number_of_workers_and_is_wished_for_once() {
         let mut policy = Averaging { at: 8, mode: "averaging".to_string(), wished: None };
-        let wished: Vec<Option<String>> = [2, 8, 8, 9, 4, 4]
-            .into_iter()
-            .map(|size| {
-                let mut wishes = Wishes::default();
-                policy.after_step(&Moment { size, ..Moment::default() }, &mut wishes);
-                wishes.mode
-            })
-            .collect();
+        let moments =
+            [(2, ""), (8, ""), (8, ""), (9, "averaging"), (4, "averaging"), (4, "averaging")];
         let many = || Some("averaging".to_string());
-        assert_eq!(wished, [None, many(), None, None, Some(SYNCHRONOUS.to_string()), None]);
+        let expected = [None, many(), None, None, Some(SYNCHRONOUS.to_string()), None];
+        assert_eq!(moments.map(|moment| wish(&mut policy, moment)), expected);
+    }
+
+    #[test]
+    fn a_worker_that_came_when_models_were_averaged_ends_it_as_well() {
+        let mut policy = Averaging { at: 8, mode: "averaging".to_string(), wished: None };
+        assert_eq!(wish(&mut policy, (9, "averaging")), None);
+        assert_eq!(wish(&mut policy, (4, "averaging")), Some(SYNCHRONOUS.to_string()));
+    }
+
+    fn wish(policy: &mut Averaging, (size, mode): (usize, &str)) -> Option<String> {
+        let mut wishes = Wishes::default();
+        let moment = Moment { size, mode: mode.to_string(), ..Moment::default() };
+        policy.after_step(&moment, &mut wishes);
+        wishes.mode
     }
 }

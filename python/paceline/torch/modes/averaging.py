@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -39,9 +40,21 @@ class _Crossing(Mode):
         self._sent = [value.clone() for value in values]
         self._flights = replica.average([value.clone() for value in values], "copy", self._partners(replica))
 
+    def land(self, replica: Replica, places: Iterable[int] | None = None) -> None:
+        # What came is used in the next step; forward passes wait for nothing.
+        if places is None:
+            for flight in self._flights:
+                flight.wait()
+
     @torch.no_grad()
-    def end(self, replica: Replica) -> None:
+    def arrive(self, replica: Replica) -> None:
         self._land(replica)
+
+    def elastic_state(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        self._steps = state["steps"]
 
     def _land(self, replica: Replica) -> None:
         for value, sent, flight in zip(replica.values(), self._sent, self._flights):
@@ -61,6 +74,9 @@ class ModelAveraging(_Crossing):
             raise PacelineError(f"a copy is pulled by more than 0 and at most 1, not by {pull}")
         self.pull = pull
 
+    def numbers(self) -> tuple[float]:
+        return (self.pull,)
+
     def __repr__(self) -> str:
         return f"ModelAveraging(pull={self.pull})"
 
@@ -77,10 +93,15 @@ class PairAveraging(_Crossing):
 
     name = "pairs"
     pull = 1.0
+    #: Workers that do not meet for a while may be as far apart.
+    reach = 8
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
+
+    def numbers(self) -> tuple[int]:
+        return (self.seed,)
 
     def __repr__(self) -> str:
         return f"PairAveraging(seed={self.seed})"
@@ -104,8 +125,11 @@ class LocalSGD(Mode):
     def __init__(self, every: int = 8) -> None:
         if every < 1:
             raise PacelineError(f"copies are averaged every 1 step or more, not every {every}")
-        self.every = every
+        self.every = self.reach = every
         self._steps = 0
+
+    def numbers(self) -> tuple[int]:
+        return (self.every,)
 
     def __repr__(self) -> str:
         return f"LocalSGD(every={self.every})"
@@ -117,5 +141,14 @@ class LocalSGD(Mode):
         update()
         self._steps += 1
         if self._steps % self.every == 0:
-            for flight in replica.average(replica.values(), "copy"):
-                flight.wait()
+            self.settle(replica)
+
+    def settle(self, replica: Replica) -> None:
+        for flight in replica.average(replica.values(), "copy"):
+            flight.wait()
+
+    def elastic_state(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        self._steps = state["steps"]

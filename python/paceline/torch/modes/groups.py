@@ -5,6 +5,7 @@ keeps slow links apart and changes from step to step (DS-Sync). Who is in which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class GroupAveraging(Mode):
     """
 
     name = "groups"
-    in_elastic_jobs = True
+    apart = False
 
     def __init__(self, ensemble: int | None = None, after: int = 0) -> None:
         if ensemble is not None and ensemble < 1:
@@ -37,6 +38,9 @@ class GroupAveraging(Mode):
         self._flights: dict[int, Flight] = {}
         self._mean: list[torch.Tensor] = []
         self._added = 0
+
+    def numbers(self) -> tuple[int | None, int]:
+        return (self.ensemble, self.after)
 
     def __repr__(self) -> str:
         return f"GroupAveraging(ensemble={self.ensemble}, after={self.after})"
@@ -63,9 +67,18 @@ class GroupAveraging(Mode):
 
     @torch.no_grad()
     def end(self, replica: Replica) -> None:
-        self.land(replica)
+        self.arrive(replica)
         for value, mean in zip(replica.values(), self._mean):
             value.copy_(mean)
+
+    def memories(self) -> list[torch.Tensor]:
+        return self._mean
+
+    def elastic_state(self) -> dict[str, Any]:
+        return {"steps": self._steps, "added": self._added, "mean": self._mean}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        self._steps, self._added, self._mean = state["steps"], state["added"], state["mean"]
 
     @torch.no_grad()
     def _add(self, values: list[torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,7 +20,19 @@ class Mode:
     #: Whether workers are in the same step: where they are not, settings stay as they are.
     in_step = True
     #: Whether it goes on when workers are lost.
-    in_elastic_jobs = False
+    in_elastic_jobs = True
+    #: Whether what a worker trained on counts when something holds its copy, and not by every sum that it takes part in.
+    apart = True
+    #: Of how many steps the samples may be in nothing but one worker's copy.
+    reach = 1
+
+    def numbers(self) -> tuple[Any, ...]:
+        """What it was made with."""
+        return ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To whoever comes to the job: how it is made, and by `elastic_state` what it keeps.
+        return (type(self), self.numbers())
 
     def meets(self) -> bool:
         """Whether all workers come together in the step that is over, to agree on what policies want."""
@@ -35,22 +48,46 @@ class Mode:
     def land(self, replica: Replica, places: Iterable[int] | None = None) -> None:
         """Wait until these parameters (all, if ``None``) are what the last step made of them."""
 
+    def arrive(self, replica: Replica) -> None:
+        """Nothing is in flight afterwards, and what came is in the copy."""
+        self.land(replica)
+
+    def settle(self, replica: Replica) -> None:
+        """Everything that was trained on is in something that others have, too. All workers call it in the same step."""
+        self.land(replica)
+
     def end(self, replica: Replica) -> None:
-        """No further step: nothing is in flight afterwards."""
+        """No further step."""
+        self.arrive(replica)
+
+    def memories(self) -> list[torch.Tensor]:
+        """What it keeps for each worker, as long on all; where copies are made equal, all get the mean."""
+        return []
+
+    def elastic_state(self) -> dict[str, Any]:
+        """What it keeps, for a worker that comes when copies were made equal."""
+        return {}
+
+    def load_elastic_state(self, state: dict[str, Any]) -> None:
+        """Go on as the others do."""
 
 
 class Flight:
     """A tensor on its way to an average."""
 
     def __init__(self, tensor: torch.Tensor, flat: torch.Tensor, handle: Handle) -> None:
-        self._tensor, self._flat, self._handle = tensor, flat, handle
+        self._tensor, self._flat = tensor, flat
+        self._handle: Handle | None = handle
 
     def wait(self) -> torch.Tensor:
         """The average, in the tensor's own memory."""
+        if self._handle is None:
+            return self._tensor
         self._handle.wait()
         staging.follow(self._handle, self._tensor.device)
         if self._flat.data_ptr() != self._tensor.data_ptr():
             self._tensor.copy_(self._flat.view_as(self._tensor))
+        self._handle = None
         return self._tensor
 
 
@@ -63,6 +100,8 @@ class Replica:
         self.named = list(named)
         #: What policies multiply the program's learning rate by.
         self.learning_rate = 1.0
+        #: Copies have been trained on the samples of all steps below this one.
+        self.trained = 0
 
     def values(self) -> list[torch.Tensor]:
         """The parameters' own memory."""
@@ -75,20 +114,35 @@ class Replica:
 
         To ``mix`` is to average with those whom the job's strategy says.
         """
-        if self.worker.size == 1 or (ranks is not None and len(ranks) < 2):
+        alone = ranks is not None and len(ranks) < 2
+        # In an elastic job all worker count averages alike, and those of some are recovered as what is mixed is.
+        if self.worker.size == 1 or (alone and not self.worker.elastic):
             return []
+        if ranks is not None and self.worker.elastic:
+            reduce = "mix"
         names = (f"{what} of {name}" for name, _ in self.named)
         return [
             self._post(value, name, place, ranks, reduce) for place, (name, value) in enumerate(zip(names, values))
         ]
 
-    def equalize(self) -> None:
-        """Give all workers the mean of their copies, and of what their optimizers remember."""
+    def equalize(self, memories: Sequence[torch.Tensor] = ()) -> None:
+        """Give all workers the mean of their copies, of what their optimizers remember, and of ``memories``."""
+        self._average_all(self.kept(memories))
+
+    def kept(self, memories: Sequence[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
+        """What :meth:`equalize` makes equal, in the same order on all workers."""
+        copies = [(f"copy of {name}", parameter.data) for name, parameter in self.named]
+        more = [*self._memories(), *memories]
+        return copies + [(f"memory {number}", memory) for number, memory in enumerate(more)]
+
+    def hear(self, kept: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take part in :meth:`equalize` of others, with zeros that are as long."""
+        self._average_all(kept)
+
+    def _average_all(self, kept: Sequence[tuple[str, torch.Tensor]]) -> None:
         if self.worker.size == 1:
             return
-        flights = self.average(self.values(), "copy")
-        last = len(flights)
-        flights += [self._post(value, f"memory {number}", last) for number, value in enumerate(self._memories())]
+        flights = [self._post(value, name, min(place, len(self.named))) for place, (name, value) in enumerate(kept)]
         for flight in flights:
             flight.wait()
 
@@ -111,6 +165,7 @@ class Replica:
         reduce: str = "average",
     ) -> Flight:
         flat, dtype = tensors.to_reduce(value, name, reduce)
-        rest = {"reduce": reduce, "priority": priority}
+        holds = self.trained if self.worker.elastic else None
+        rest = {"reduce": reduce, "priority": priority, "everyone": True, "holds": holds}
         handle = staging.start(self.worker, ranks, name, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
         return Flight(value, flat, handle)

@@ -21,6 +21,7 @@ class Asynchronous(Mode):
 
     name = "asynchronous"
     in_step = False
+    in_elastic_jobs = False
 
     def __init__(self, staleness: int = 4) -> None:
         if staleness < 0:
@@ -38,6 +39,9 @@ class Asynchronous(Mode):
     def meets(self) -> bool:
         """So seldom that nobody who is allowed to be ahead waits for it."""
         return self._steps % (self.staleness + 1) == 0
+
+    def numbers(self) -> tuple[int]:
+        return (self.staleness,)
 
     def __repr__(self) -> str:
         return f"Asynchronous(staleness={self.staleness})"

@@ -63,6 +63,7 @@ pub fn barrier_post() -> Post {
         group: None,
         in_place: true,
         listeners: 0,
+        holds: None,
     }
 }
 
