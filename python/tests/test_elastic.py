@@ -77,6 +77,11 @@ class Job:
         self.wait_until(lambda: found.extend(it["process"] for it in self.status() if it["standing"] == "spare") or bool(found))
         return found[0]
 
+    def pipes(self) -> int:
+        """How many ``paceline run`` holds."""
+        held = pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir()
+        return sum(os.readlink(descriptor).startswith("pipe:") for descriptor in held)
+
     def wait_until(self, so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LIMIT
         while not so():
@@ -379,13 +384,17 @@ def test_a_spare_takes_the_place_of_a_worker_that_is_killed(paceline_command: st
     held = tmp_path / "enough"
     job = Job(paceline_command, 2, name, "--spare", "1", "--restarts", "1", TEST_HELD=str(held))
     job.wait_for(r"dealt 1 ")
-    spare = job.spare()
-    os.kill(job.status()[1]["process"], signal.SIGKILL)
+    spare, pipes = job.spare(), job.pipes()
+    killed = job.status()[1]["process"]
+    os.kill(killed, signal.SIGKILL)
     job.wait_for(rf"ready joined=True listened=\w+ size=2 process={spare}")
     job.wait_for(r"goes on with 1 worker; another process is started \(1 of 1 restarts\)")
     another = job.spare()
     os.kill(another, signal.SIGKILL)
     job.wait_for(r"goes on with 2 workers; no other process is started: all 1 restarts are used")
+    # Nothing is left of those two while the job goes on, and of the pipes that they wrote to.
+    job.wait_until(lambda: not any(pathlib.Path(f"/proc/{process}").exists() for process in (killed, another)))
+    job.wait_until(lambda: job.pipes() == pipes - 2)
     held.touch()
     assert job.finish() == 0, "\n".join(job.lines)
     assert sum("parameters " in line for line in job.lines) == 2

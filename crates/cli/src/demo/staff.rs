@@ -163,7 +163,7 @@ impl Staff {
         if let Some(member) = self.members.get_mut(number) {
             member.dismissed = true;
             member.orders = None;
-            if let Some(process) = member.process.take() {
+            if let Some(mut process) = member.process.take() {
                 process.bury();
             }
         }
@@ -265,7 +265,7 @@ impl Drop for Staff {
         processes.iter().for_each(|process| process.signal(libc::SIGKILL));
         // The kernel ends them in its own time; nobody is to find them after us.
         let deadline = Instant::now() + FAREWELL;
-        for process in processes {
+        for mut process in processes {
             while matches!(process.ending(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -4,7 +4,8 @@
 
 use anyhow::{Context, Result};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    collections::BTreeSet,
+    io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
 };
@@ -15,8 +16,8 @@ pub const SUBCOMMAND: &str = "guard-of-run";
 /// Told to the guard when nothing is left to kill.
 const DONE: &str = "done";
 
-/// More than a line for every worker of the largest job.
-const LONGEST_INPUT: u64 = 64 * 1024;
+/// Told to the guard before the number of a group that is gone.
+const GONE: &str = "gone ";
 
 /// The side of the guard that `paceline run` holds.
 #[derive(Debug)]
@@ -46,6 +47,11 @@ impl Guard {
         self.tell(&group.to_string());
     }
 
+    /// One group less: its number may soon mean somebody else's processes.
+    pub fn forget(&mut self, group: u32) {
+        self.tell(&format!("{GONE}{group}"));
+    }
+
     /// Nothing is left to kill.
     pub fn dismiss(mut self) {
         self.tell(DONE);
@@ -67,7 +73,7 @@ pub fn stand() -> Result<()> {
         // SAFETY: ignoring a signal installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    for group in groups_left(BufReader::new(std::io::stdin().lock().take(LONGEST_INPUT))) {
+    for group in groups_left(BufReader::new(std::io::stdin().lock())) {
         // SAFETY: killpg touches no memory.
         unsafe { libc::killpg(group, libc::SIGKILL) };
     }
@@ -75,14 +81,17 @@ pub fn stand() -> Result<()> {
 }
 
 /// The groups to kill when the input has ended.
-fn groups_left(input: impl BufRead) -> Vec<libc::pid_t> {
-    let mut groups = Vec::new();
+fn groups_left(input: impl BufRead) -> BTreeSet<libc::pid_t> {
+    let mut groups = BTreeSet::new();
     for line in input.lines().map_while(Result::ok) {
         if line == DONE {
-            return Vec::new();
+            return BTreeSet::new();
         }
-        // Groups 0 and 1 would be our own and everybody's.
-        groups.extend(line.parse::<libc::pid_t>().ok().filter(|group| *group > 1));
+        match line.strip_prefix(GONE) {
+            // Groups 0 and 1 would be our own and everybody's.
+            None => groups.extend(line.parse::<libc::pid_t>().ok().filter(|group| *group > 1)),
+            Some(gone) => groups.retain(|group| gone.parse() != Ok(*group)),
+        }
     }
     groups
 }
@@ -93,7 +102,8 @@ mod tests {
 
     #[test]
     fn the_guard_kills_only_if_it_was_not_dismissed() {
-        assert_eq!(groups_left(&b"17\n18\n"[..]), [17, 18]);
+        assert_eq!(groups_left(&b"17\n18\n"[..]), [17, 18].into());
+        assert_eq!(groups_left(&b"17\n18\ngone 17\ngone x\n"[..]), [18].into());
         assert!(groups_left(&b"17\n18\ndone\n"[..]).is_empty());
         assert!(groups_left(&b"0\n1\n-3\nx\n\n"[..]).is_empty());
     }

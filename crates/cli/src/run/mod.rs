@@ -369,6 +369,14 @@ impl Workers {
         Ok(vec![(rank, Channel::Stdout, stdout.into()), (rank, Channel::Stderr, stderr.into())])
     }
 
+    /// Nothing is left of a worker that has ended, nor of what it started.
+    fn bury(&mut self, rank: Rank, guard: &mut Guard) {
+        let worker = &mut self.0[rank.index()];
+        // First, since the number is somebody else's afterwards.
+        guard.forget(worker.pid());
+        worker.bury();
+    }
+
     fn signal(&self, signal: i32) {
         self.0.iter().for_each(|worker| worker.signal(signal));
     }
@@ -376,7 +384,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(WorkerProcess::bury);
+        self.0.iter_mut().for_each(WorkerProcess::bury);
     }
 }
 
@@ -415,6 +423,12 @@ impl Job<'_> {
             }
             let told = self.launch.wishes().are_there();
             let ended = take_ended(workers, &mut running)?;
+            if self.arguments.elastic {
+                // Others may come for as long as the job goes on.
+                for (rank, _) in &ended {
+                    workers.bury(*rank, guard);
+                }
+            }
             if !ended.is_empty() {
                 events.push(Event::Needs(self.launch.needed()));
             }

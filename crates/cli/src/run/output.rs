@@ -170,6 +170,8 @@ impl Passing {
             for index in ready {
                 self.turn(index, &mut buffer);
             }
+            // Workers may come and go for as long as the job does.
+            self.sources.retain(|source| source.open || source.rank.is_none());
         }
         self.take_added();
         for index in 0..self.sources.len() {

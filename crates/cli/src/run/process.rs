@@ -1,7 +1,7 @@
 //! One worker's process: starting it so that it cannot outlive us, signalling it together with whatever it
 //! started, and seeing how it ended. It does not know why any of this is done.
 //!
-//! A worker leads a process group of its own. Its process is not reaped before the job is over: as long as the
+//! A worker leads a process group of its own. Its process is not reaped before the group is killed: as long as the
 //! dead leader keeps its number, the number of its group cannot come to mean somebody else's processes.
 
 use super::supervision::Ending;
@@ -27,7 +27,9 @@ pub struct Program {
 pub struct WorkerProcess {
     /// Which worker it is.
     pub rank: Rank,
-    child: Child,
+    pid: u32,
+    /// Until it is buried.
+    child: Option<Child>,
 }
 
 impl WorkerProcess {
@@ -51,35 +53,39 @@ impl WorkerProcess {
         die_with_us(&mut command);
         let mut child = command.spawn()?;
         match (child.stdout.take(), child.stderr.take()) {
-            (Some(stdout), Some(stderr)) => Ok((WorkerProcess { rank, child }, stdout, stderr)),
+            (Some(stdout), Some(stderr)) => {
+                Ok((WorkerProcess { rank, pid: child.id(), child: Some(child) }, stdout, stderr))
+            }
             _ => unreachable!("both streams were asked for as pipes"),
         }
     }
 
     /// The end that it reads from, if it was started with a pipe; once.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
-        self.child.stdin.take()
+        self.child.as_mut()?.stdin.take()
     }
 
-    /// Its process number, which is also its group's.
+    /// Its process number, which is also its group's until it is buried.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Signal it and every process of its group. Nobody left to signal is no error.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: killpg touches no memory. The leader is not reaped yet, so the number is its group's.
-        unsafe { libc::killpg(self.child.id() as libc::pid_t, signal) };
+        if self.child.is_some() {
+            // SAFETY: killpg touches no memory. The leader is not reaped yet, so the number is its group's.
+            unsafe { libc::killpg(self.pid as libc::pid_t, signal) };
+        }
     }
 
-    /// How it ended, if it did. It stays unreaped.
+    /// How it ended, if it did; before it is buried. It stays unreaped.
     pub fn ending(&self) -> io::Result<Option<Ending>> {
         // SAFETY: an all-zero siginfo_t is a valid value; waitid fills it; the fields read are those that
         // a child's status sets.
         let (code, status) = unsafe {
             let mut information: libc::siginfo_t = std::mem::zeroed();
             let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            if libc::waitid(libc::P_PID, self.child.id(), &mut information, options) != 0 {
+            if libc::waitid(libc::P_PID, self.pid, &mut information, options) != 0 {
                 return Err(io::Error::last_os_error());
             }
             if information.si_pid() == 0 {
@@ -95,10 +101,12 @@ impl WorkerProcess {
 
     /// Kill what is left of its group and let go of its number. Does not wait for a process that
     /// even this cannot end.
-    pub fn bury(mut self) {
+    pub fn bury(&mut self) {
         self.signal(libc::SIGKILL);
-        // A failure means that there is nothing to reap.
-        let _ = self.child.try_wait();
+        if let Some(mut child) = self.child.take() {
+            // A failure means that there is nothing to reap.
+            let _ = child.try_wait();
+        }
     }
 }
 
