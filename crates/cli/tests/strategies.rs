@@ -89,7 +89,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
     for (arguments, remedy) in [
         (&["rong"][..], "known: auto, ring"),
         (&["ring", "--rank", "4"], "ranks are 0 to 3"),
-        (&["ring", "--ranks", "0"], "1..=256"),
+        (&["ring", "--ranks", "0"], "1..=1024"),
         (&["ring", "--ranks", "2", "--hosts", "3"], "lower --hosts"),
         (&["--svg", "x.svg"], "name one, or add --cost"),
         (&["--rank", "1"], "required"),
