@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from paceline import metering, world
@@ -161,7 +162,9 @@ class Adaptation:
             self._exchange.resume(sums)
         said = None if sums is None else list(sums)
         told = {"agreed": agreed, "said": said, "speakers": self._speakers, "begun": self.begun}
-        return {**self.state_dict(), **told}
+        # What policies read is smoothed over many steps, and the same on all workers.
+        read = {"noise": self._noise.known(), "throughput": self.throughput, "observed": self.observed and asdict(self.observed)}
+        return {**self.state_dict(), **told, **read}
 
     def load_elastic_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do, who are about to begin the step."""
@@ -170,6 +173,9 @@ class Adaptation:
         if state["said"] is not None:
             self._exchange.resume(state["said"])
         self._speakers, self.begun = state["speakers"], state["begun"]
+        self._noise.resume(state["noise"])
+        self.throughput, observed = state["throughput"], state["observed"]
+        self.observed = None if observed is None else Observed(**observed)
 
     @property
     def switches(self) -> bool:

@@ -39,6 +39,16 @@ impl GradientNoise {
         self.noise().scale()
     }
 
+    /// All that is known, for `resume` of one that comes later.
+    fn known(&self) -> [f64; 4] {
+        self.noise().known()
+    }
+
+    /// Go on from what another knew.
+    fn resume(&self, known: [f64; 4]) {
+        self.noise().resume(known);
+    }
+
     /// Forget everything.
     fn reset(&self) {
         self.noise().reset();

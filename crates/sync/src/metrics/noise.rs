@@ -70,6 +70,18 @@ impl GradientNoise {
         (squared > 0.0).then(|| (variance / squared).max(0.0))
     }
 
+    /// All that is known, for somebody who comes later ([`GradientNoise::resume`]).
+    pub fn known(&self) -> [f64; 4] {
+        [self.squared.sum, self.squared.weight, self.variance.sum, self.variance.weight]
+    }
+
+    /// Go on from what another knew.
+    pub fn resume(&mut self, known: [f64; 4]) {
+        let [squared, variance] = [[known[0], known[1]], [known[2], known[3]]]
+            .map(|[sum, weight]| Average { sum, weight });
+        (self.squared, self.variance) = (squared, variance);
+    }
+
     /// Forget everything: the model or what it trains on is another.
     pub fn reset(&mut self) {
         *self = GradientNoise::new(self.smoothing);
@@ -116,6 +128,17 @@ mod tests {
     fn near(found: Option<f64>, expected: f64) {
         let found = found.unwrap();
         assert!((found - expected).abs() < 1e-9 * expected, "{found} is not {expected}");
+    }
+
+    #[test]
+    fn whoever_comes_later_goes_on_from_what_is_known() {
+        let (mut first, mut later) = (GradientNoise::default(), GradientNoise::default());
+        (1..20).for_each(|step| first.add(norms(2, f64::from(step), 5.0, 8.0)));
+        later.resume(first.known());
+        for noise in [&mut first, &mut later] {
+            noise.add(norms(3, 2.0, 7.0, 8.0));
+        }
+        assert_eq!((later.scale(), later.known()), (first.scale(), first.known()));
     }
 
     #[test]
