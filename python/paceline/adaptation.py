@@ -8,13 +8,14 @@ module knows nothing of PyTorch.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from paceline import metering, world
-from paceline._native import GradientNoise, PacelineError, Proposal, Squares, Worker
+from paceline._native import GradientNoise, Pace, PacelineError, Proposal, Squares, Worker
 from paceline.exchange import Exchange
 from paceline.policy import Context, Observed, Policy, Resize, Wishes
 
@@ -28,13 +29,16 @@ MOST_METRICS = 4
 #: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
 MODES = ("synchronous", "averaging", "pairs", "groups", "local", "asynchronous")
 
+#: Settings that policies may propose, and that a checkpoint has of what they chose.
+SETTINGS = ("strategy", "partition", "credit")
+
 #: As policies hear of it when it is refused: one worker's wish to go.
 LEAVE = "leave"
 
 #: What the sum holds before the numbers that the program reports.
 _FIELDS = (
     "seconds", "contributed", "averaged", "measured", "inverse_batch",
-    "metrics", "metrics_squared", "batch_size", "learning_rate", "size", "mode",
+    "slowed", "judged", "metrics", "metrics_squared", "batch_size", "learning_rate", "size", "mode",
 )  # fmt: skip
 
 
@@ -78,6 +82,10 @@ class Adaptation:
         self._context = Context(self)
         self._exchange = Exchange(worker)
         self._noise = GradientNoise()
+        self._pace = Pace()
+        #: What the job began with, and which of it policies asked to be otherwise.
+        self._began = {key: worker.settings[key] for key in SETTINGS}
+        self._asked: set[str] = set()
         names = ["loss", *(name for policy in self.policies for name in policy.metrics)]
         self._names = list(dict.fromkeys(names))
         self._reported: dict[str, list[Any]] = {}
@@ -87,8 +95,10 @@ class Adaptation:
         self._proposals: list[Proposal] = []
         self._heard: dict[int, metering.Metrics] = {}
         self._moment = time.perf_counter()
-        #: How long the last step took, and what was reported in it.
-        self._last: tuple[float, dict[str, list[Any]]] = (0.0, {})
+        #: How long the last step took, whether it was slow, and what was reported in it.
+        self._last: tuple[float, bool | None, dict[str, list[Any]]] = (0.0, None, {})
+        #: The last step that is in it, and that of what is being summed: policies are not asked in every step of all modes.
+        self._last_step = self._told_step = -1
         self._over = False
         self._call("before_train")
 
@@ -132,50 +142,74 @@ class Adaptation:
 
     def propose(self, **settings: Any) -> None:
         """A policy wants other settings. Worker 0 asks for them, and all agree."""
+        self._asked |= {key for key, value in settings.items() if value is not None}
         if self.worker.rank == 0:
             self._proposals.append(self.worker.propose(**settings))
 
     # What a checkpoint keeps.
 
     def state_dict(self) -> dict[str, Any]:
-        """What is in force, and what policies remember."""
-        policies = [dict(policy.state_dict()) for policy in self.policies]
-        in_force = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
-        return {"step": self.step, **in_force, "policies": policies}
+        """What policies remember, read and chose, and what was said and agreed in the last step and not followed yet."""
+        policies = [{"kind": _kind(policy), "state": dict(policy.state_dict())} for policy in self.policies]
+        sums = self._exchange.finish()
+        if sums is not None:
+            self._exchange.resume(sums)
+        now = self.worker.settings
+        return {
+            "step": self.step, "begun": self.begun, "policies": policies,
+            "batch_size": self._chosen, "learning_rate": self.learning_rate,
+            "settings": {key: now[key] for key in sorted(self._asked) if now[key] != self._began[key]},
+            "wishes": asdict(self._wishes), "agreed": asdict(self._agreed),
+            "said": None if sums is None else list(sums), "names": self._names, "speakers": self._speakers,
+            "told_step": self._told_step, "last_step": self._last_step,
+            "noise": list(self._noise.known()), "throughput": self.throughput, "usual": self._pace.usual,
+            "observed": self.observed and asdict(self.observed),
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, on all workers alike. Gradient noise is estimated anew."""
-        self.step = state["step"]
-        if state["batch_size"] is not None:
-            self._use_batch(state["batch_size"])
-        self.learning_rate = state["learning_rate"]
-        for policy, own in zip(self.policies, state["policies"]):
-            policy.load_state_dict(own)
+        """Go on from there, on all workers alike."""
+        self._resume(state)
+        self._pace.expect(state["usual"] if self.worker.size == state["speakers"] else None)
+        if state["settings"]:
+            try:
+                self.propose(**state["settings"])
+            except PacelineError as error:
+                self._refuse("settings", str(error))
 
     # What a worker needs that comes to the job.
 
     def elastic_state(self) -> dict[str, Any]:
-        """The same, and what was said and agreed in the last step and not followed yet."""
-        agreed = (self._agreed.batch_size, self._agreed.learning_rate, self._agreed.size, self._agreed.mode)
-        sums = self._exchange.finish()
-        if sums is not None:
-            self._exchange.resume(sums)
-        said = None if sums is None else list(sums)
-        told = {"agreed": agreed, "said": said, "speakers": self._speakers, "begun": self.begun}
-        # What policies read is smoothed over many steps, and the same on all workers.
-        read = {"noise": self._noise.known(), "throughput": self.throughput, "observed": self.observed and asdict(self.observed)}
-        return {**self.state_dict(), **told, **read}
+        """The same, and what settings the job began with."""
+        return {**self.state_dict(), "began": self._began, "asked": sorted(self._asked)}
 
     def load_elastic_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do, who are about to begin the step."""
-        self.load_state_dict(state)
-        self._agreed = Wishes(*state["agreed"])
-        if state["said"] is not None:
+        self._resume(state)
+        self._began, self._asked = state["began"], set(state["asked"])
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        self.step, self.begun, self._moment = state["step"], state["begun"], time.perf_counter()
+        if state["batch_size"] is not None:
+            self._use_batch(state["batch_size"])
+        self.learning_rate = state["learning_rate"]
+        self._wishes, self._agreed = Wishes(**state["wishes"]), Wishes(**state["agreed"])
+        self._told_step, self._last_step = state["told_step"], state["last_step"]
+        # Other policies read other numbers.
+        if state["said"] is not None and state["names"] == self._names:
+            self._exchange.finish()
             self._exchange.resume(state["said"])
-        self._speakers, self.begun = state["speakers"], state["begun"]
+            self._speakers = state["speakers"]
         self._noise.resume(state["noise"])
         self.throughput, observed = state["throughput"], state["observed"]
         self.observed = None if observed is None else Observed(**observed)
+        kept = list(state["policies"])
+        for policy in self.policies:
+            own = next((one for one in kept if one["kind"] == _kind(policy)), None)
+            if own is not None:
+                kept.remove(own)
+                policy.load_state_dict(own["state"])
+            elif self.worker.rank == 0:
+                print(f"paceline: policy {_kind(policy)} is new to the job, and begins with it now", file=sys.stderr, flush=True)
 
     @property
     def switches(self) -> bool:
@@ -199,11 +233,15 @@ class Adaptation:
         if sums is not None:
             self._hear(sums)
         self._told, self._wishes = self._wishes, Wishes()
-        self._speakers = self.worker.size
+        if self.worker.size != self._speakers:
+            # Steps of other workers say nothing of these.
+            self._speakers = self.worker.size
+            self._pace.expect(None)
         self._exchange.start(self._numbers(squares))
-        now = time.perf_counter()
-        seconds, self._moment = now - self._moment, now
-        self._last, self._reported = (seconds, self._reported), {}
+        now, self._told_step = time.perf_counter(), self._last_step
+        seconds, self._moment = (now - self._moment) / max(self.step - self._last_step, 1), now
+        self._last, self._reported = (seconds, self._pace.slowed(seconds), self._reported), {}
+        self._last_step = self.step
 
     def after_step(self) -> None:
         """Everything of the step is posted."""
@@ -220,6 +258,10 @@ class Adaptation:
         if self.worker.size == 1:
             return None
         return Squares(self.step, self.worker.rank, self.worker.size, PARTS)
+
+    def pass_step(self) -> None:
+        """A step that workers do not come together in: policies are not asked."""
+        self.step += 1
 
     def begin_epoch(self, number: int) -> None:
         """An epoch begins."""
@@ -247,7 +289,7 @@ class Adaptation:
             policy.refused(self._context, wish, reason)
 
     def _numbers(self, squares: Squares | None) -> list[float]:
-        seconds, reported = self._last
+        seconds, slowed, reported = self._last
         found = squares.found() if squares is not None else None
         contributed, averaged = found or (0.0, 0.0)
         batch = self.batch_size
@@ -260,7 +302,7 @@ class Adaptation:
         mine = self._told if self.worker.rank == 0 else Wishes()
         numbers = [
             seconds, contributed, averaged, float(found is not None), 1.0 / (batch or 1),
-            latest, latest * latest, float(mine.batch_size or 0), mine.learning_rate or 0.0, float(mine.size or 0),
+            float(bool(slowed)), float(slowed is not None), latest, latest * latest, float(mine.batch_size or 0), mine.learning_rate or 0.0, float(mine.size or 0),
             float(1 + MODES.index(mine.mode)) if mine.mode else 0.0,
         ]  # fmt: skip
         for name in self._names:
@@ -278,9 +320,9 @@ class Adaptation:
         if heard["measured"] == size > 1:
             self._noise.add(size, heard["contributed"] / size, heard["averaged"], heard["inverse_batch"] / size)
         seconds = heard["seconds"] / size
-        self.observed = Observed(
-            self.step - 2, seconds, reported, self._noise.scale, self._noise.variance, self._noise.squared_norm
-        )
+        slowed = heard["slowed"] / heard["judged"] if heard["judged"] else None
+        noise = (self._noise.scale, self._noise.variance, self._noise.squared_norm)
+        self.observed = Observed(self._told_step, seconds, reported, *noise, slowed)
         if seconds > 0.0:
             speed = (size * self.batch_size if self.batch_size is not None else 1) / seconds
             before = self.throughput
@@ -343,6 +385,7 @@ class Adaptation:
         # Steps of another length say nothing of these.
         self._batch_size = self._chosen = batch_size
         self.throughput = None
+        self._pace.expect(None)
 
     def _look_after_proposals(self) -> None:
         open_proposals = []
@@ -353,6 +396,11 @@ class Adaptation:
             except PacelineError as error:
                 self._refuse("settings", str(error))
         self._proposals = open_proposals
+
+
+def _kind(policy: Policy) -> str:
+    """By which a checkpoint finds it again."""
+    return str(getattr(policy, "kind", type(policy).__qualname__))
 
 
 def _readable(value: Any) -> Any:

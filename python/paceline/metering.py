@@ -6,10 +6,10 @@ It is collected while :class:`~paceline.torch.DistributedOptimizer` trains, or w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline import world
-from paceline._native import Worker
+from paceline._native import SharedMetrics, Worker
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Metrics:
     tensors: tuple[tuple[str, int], ...]
     #: By rank.
     workers: tuple[WorkerMetrics, ...]
+    #: The same, as policies in Rust read it.
+    native: SharedMetrics | None = field(default=None, repr=False, compare=False)
 
     @property
     def speed(self) -> float:

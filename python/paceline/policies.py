@@ -8,7 +8,8 @@
 ``goodput:most=N[,workers=N][,rule=...][,every=STEPS]``
     the batch (and number of workers, if any may be asked for) with the most samples a second times what they are worth
 ``schedule:FILE``
-    entries ``[[at]]`` of a TOML file with ``step`` and any of ``batch``, ``learning_rate``, ``size``, ``strategy``, ``mode``
+    entries ``[[at]]`` of a TOML file with ``step`` and any of ``batch``, ``learning_rate``, ``size``, ``strategy``, ``partition``,
+    ``credit``, ``mode``; of several for one step all count, and what is said last holds
 ``interference[:share=0.8][,window=10][,strategies=ring+double_tree]``
     the next strategy, when most workers find their steps slower than at the beginning
 ``averaging:at=N[,mode=averaging|pairs|local|asynchronous]``
@@ -24,6 +25,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from paceline import adaptation, world
@@ -43,11 +45,12 @@ class Shipped(Policy):
     ('vote',)
     """
 
-    metrics = (VOTE,)
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._inner = ShippedPolicy(text)
+        self.metrics = (VOTE, *self._inner.metrics())
+        #: Its name, without arguments: what it remembers is for one of its kind.
+        self.kind = text.partition(":")[0]
 
     def __repr__(self) -> str:
         return f"Shipped({self._text!r})"
@@ -82,6 +85,16 @@ class Shipped(Policy):
         if ctx.rank == 0 or wish == adaptation.LEAVE:
             print(f"paceline: policy {self._text}: {wish} stays as it is: {reason}", file=sys.stderr, flush=True)
 
+    def state_dict(self) -> dict[str, object]:
+        """What it remembers, as text."""
+        memory = self._inner.state()
+        return {} if memory is None else {"memory": memory}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from there; what cannot be is refused."""
+        if "memory" in state:
+            self._inner.restore(str(state["memory"]))
+
     def _call(self, hook: str, ctx: Context) -> None:
         wishes = self._inner.call(hook, _moment(ctx))
         reason = wishes["reason"]
@@ -93,8 +106,9 @@ class Shipped(Policy):
             ctx.resize(wishes["size"], reason)
         if wishes["mode"] is not None:
             ctx.set_mode(wishes["mode"], reason)
-        if wishes["strategy"] is not None:
-            ctx.propose(strategy=wishes["strategy"])
+        settings = {key: wishes[key] for key in adaptation.SETTINGS if wishes[key] is not None}
+        if settings:
+            ctx.propose(**settings)
         if reason and ctx.rank == 0:
             wanted = ", ".join(f"{key} {value}" for key, value in wishes.items() if value and key != "reason")
             print(f"paceline: step {ctx.step}, policy {self._text}: {wanted}: {reason}", file=sys.stderr, flush=True)
@@ -129,17 +143,23 @@ def begin(joined: world.Membership) -> None:
 
 
 def _moment(ctx: Context) -> dict[str, Any]:
+    settings, reported = ctx._adaptation.worker.settings, {} if ctx.observed is None else ctx.observed.reported
     return {
+        "rank": ctx.rank,
         "step": ctx.step,
         "epoch": ctx.epoch,
         "size": ctx.size,
         "batch": ctx.batch_size,
         "learning_rate": ctx.learning_rate,
         "seconds": ctx.seconds,
+        "throughput": ctx.throughput,
+        "metrics": None if ctx.metrics is None else ctx.metrics.native,
+        "interference": ctx.interference,
         "loss": ctx.loss,
         "squared_norm": ctx.grad_squared_norm(),
         "variance": ctx.grad_variance(),
-        "vote": ctx.metric(VOTE),
-        "strategy": ctx.strategy,
+        "reported": {name: value for name, value in reported.items() if name not in ("loss", VOTE)},
+        "vote": reported.get(VOTE),
+        **{key: settings[key] for key in adaptation.SETTINGS},
         "mode": ctx.mode,
     }

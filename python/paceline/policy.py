@@ -74,6 +74,8 @@ class Observed:
     variance: float | None = None
     #: Of the true gradient.
     squared_norm: float | None = None
+    #: The share of the workers whose steps were slower than usual.
+    interference: float | None = None
 
 
 @dataclass
@@ -117,7 +119,10 @@ class Context:
 
     @property
     def step(self) -> int:
-        """The step that the hook is about, counted from 0 since policies were attached, or on from a checkpoint."""
+        """The step that the hook is about, counted from 0 since policies were attached, or on from a checkpoint.
+
+        In the mode ``asynchronous`` hooks are called in every ``staleness`` + 1st step only, and ``step`` counts all of them.
+        """
         return self._adaptation.step
 
     @property
@@ -159,6 +164,12 @@ class Context:
     def metrics(self) -> Metrics | None:
         """Layer times and link rates, as :func:`paceline.metrics` has them, of the last step that all workers heard of."""
         return self._adaptation.metrics
+
+    @property
+    def interference(self) -> float | None:
+        """The share of the workers, between 0 and 1, for whom the median of the last ten steps was slower than 0.8 of the usual
+        speed: that of the first ten with as many workers and this batch size, or of faster ones since. ``None`` before."""
+        return None if self.observed is None else self.observed.interference
 
     @property
     def strategy(self) -> str:

@@ -9,6 +9,7 @@ mod handle;
 mod metrics;
 mod noise;
 mod notice;
+mod pace;
 mod policy;
 mod proposal;
 mod request;
@@ -32,6 +33,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<trace::Recording>()?;
     module.add_class::<proposal::Proposal>()?;
     module.add_class::<noise::GradientNoise>()?;
+    module.add_class::<metrics::SharedMetrics>()?;
+    module.add_class::<pace::Pace>()?;
     module.add_class::<policy::ShippedPolicy>()?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<squares::Squares>()?;

@@ -2,14 +2,23 @@
 
 use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
 use pyo3::{prelude::*, types::PyDict};
+use std::sync::Arc;
+
+/// A job's metrics as they are, for policies that are not Python's.
+#[pyclass(frozen, module = "paceline._native")]
+pub(crate) struct SharedMetrics(pub(crate) Arc<JobMetrics>);
 
 /// Seconds, upload, download, rest, for each tensor seconds of the forward and of the backward pass, and rates from others by
 /// their ranks.
 type WorkerShown = (f64, f64, f64, f64, Vec<f64>, Vec<f64>, Vec<(u32, f64)>);
 
-/// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass) and `workers` by rank.
-pub(crate) fn shown<'py>(py: Python<'py>, metrics: &JobMetrics) -> PyResult<Bound<'py, PyDict>> {
-    let JobMetrics { step, view, settings, shape, workers } = metrics;
+/// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass), `workers` by rank, and all of it as
+/// `native`.
+pub(crate) fn shown<'py>(
+    py: Python<'py>,
+    metrics: &Arc<JobMetrics>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let JobMetrics { step, view, settings, shape, workers } = &**metrics;
     let shown = PyDict::new(py);
     shown.set_item("step", step)?;
     shown.set_item("view", view.0)?;
@@ -20,6 +29,7 @@ pub(crate) fn shown<'py>(py: Python<'py>, metrics: &JobMetrics) -> PyResult<Boun
         shape.tensors.iter().map(|tensor| (&*tensor.name, tensor.bytes)).collect();
     shown.set_item("tensors", tensors)?;
     shown.set_item("workers", workers.iter().map(worker).collect::<Vec<_>>())?;
+    shown.set_item("native", SharedMetrics(metrics.clone()).into_pyobject(py)?)?;
     Ok(shown)
 }
 

@@ -1,11 +1,15 @@
 //! The policies that come with Paceline, as Python's hooks call them. What they decide is `paceline-tune`'s; here dictionaries
 //! become moments, and wishes dictionaries.
 
-use crate::error::PacelineError;
+use crate::{error::PacelineError, metrics::SharedMetrics};
+use paceline_job::ByteSize;
 use paceline_sync::policy::{Moment, Policy, Wishes};
 use paceline_tune::policies;
 use pyo3::{prelude::*, types::PyDict};
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// A policy that comes with Paceline.
 #[pyclass(frozen, module = "paceline._native")]
@@ -15,17 +19,24 @@ pub(crate) struct ShippedPolicy(Mutex<Box<dyn Policy>>);
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Said {
+    rank: usize,
     step: u64,
     epoch: u64,
     size: usize,
     batch: Option<u64>,
     learning_rate: f64,
     seconds: Option<f64>,
+    throughput: Option<f64>,
+    metrics: Option<Py<SharedMetrics>>,
+    interference: Option<f64>,
     loss: Option<f64>,
     squared_norm: Option<f64>,
     variance: Option<f64>,
+    reported: BTreeMap<String, f64>,
     vote: Option<f64>,
     strategy: String,
+    partition: u64,
+    credit: u64,
     mode: String,
 }
 
@@ -57,21 +68,28 @@ impl ShippedPolicy {
     ) -> PyResult<Bound<'py, PyDict>> {
         let said: Said = moment.extract()?;
         let moment = Moment {
+            rank: said.rank,
             step: said.step,
             epoch: said.epoch,
             size: said.size,
             batch: said.batch,
             learning_rate: said.learning_rate,
             seconds: said.seconds,
+            throughput: said.throughput,
+            metrics: said.metrics.map(|metrics| metrics.get().0.clone()),
+            interference: said.interference,
             loss: said.loss,
             squared_norm: said.squared_norm,
             variance: said.variance,
+            reported: said.reported,
             vote: said.vote,
             strategy: said.strategy,
+            partition: Some(ByteSize(said.partition)),
+            credit: Some(ByteSize(said.credit)),
             mode: said.mode,
         };
         let mut wishes = Wishes::default();
-        let mut policy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut policy = self.policy();
         match hook {
             "before_train" => policy.before_train(&moment, &mut wishes),
             "after_train" => policy.after_train(&moment, &mut wishes),
@@ -86,6 +104,8 @@ impl ShippedPolicy {
         shown.set_item("learning_rate", wishes.learning_rate)?;
         shown.set_item("size", wishes.size)?;
         shown.set_item("strategy", wishes.strategy)?;
+        shown.set_item("partition", wishes.partition.map(|size| size.0))?;
+        shown.set_item("credit", wishes.credit.map(|size| size.0))?;
         shown.set_item("mode", wishes.mode)?;
         shown.set_item("reason", wishes.reason)?;
         Ok(shown)
@@ -93,11 +113,32 @@ impl ShippedPolicy {
 
     /// Why this worker is to leave, if it is.
     fn leaves(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).leaves()
+        self.policy().leaves()
     }
 
     /// What this worker says of its own last step, if anything.
     fn vote(&self, own_seconds: f64) -> Option<f64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).vote(own_seconds)
+        self.policy().vote(own_seconds)
+    }
+
+    /// Names of numbers of the program's own that it reads.
+    fn metrics(&self) -> Vec<String> {
+        self.policy().metrics()
+    }
+
+    /// What it remembers, if anything.
+    fn state(&self) -> Option<String> {
+        self.policy().state()
+    }
+
+    /// Go on from what one of its kind remembered.
+    fn restore(&self, state: &str) -> PyResult<()> {
+        self.policy().restore(state).map_err(|error| PacelineError::new_err(error.to_string()))
+    }
+}
+
+impl ShippedPolicy {
+    fn policy(&self) -> MutexGuard<'_, Box<dyn Policy>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,8 @@
 //! wish. How it comes to one, and how the workers agree on it, is not known here.
 
 use crate::metrics::JobMetrics;
-use paceline_job::Settings;
+use paceline_job::{ByteSize, Settings};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Settings that somebody wants to be in force. They are once every worker has promised to switch between the same two steps, and
 /// [`JobMetrics::settings`] says so; until then, and if they are refused, those of the view before them are.
@@ -14,10 +15,12 @@ pub struct Proposal {
     pub reason: String,
 }
 
-/// What a job shows at the edge of a step: the same on every worker at that edge. What is measured is of a step that all
-/// workers have heard of, two before this one.
+/// What a job shows at the edge of a step: but for the rank the same on every worker at that edge. What is measured is of a step
+/// that all workers have heard of, two before this one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moment {
+    /// This worker.
+    pub rank: usize,
     /// The step that begins or is over.
     pub step: u64,
     /// The epoch it is in.
@@ -30,16 +33,28 @@ pub struct Moment {
     pub learning_rate: f64,
     /// How long a step took, on average over workers.
     pub seconds: Option<f64>,
+    /// Samples a second of all workers, smoothed over some steps; steps a second, if nobody says how large a batch is.
+    pub throughput: Option<f64>,
+    /// Times of layers and rates of links, of the last step that all workers have them of.
+    pub metrics: Option<Arc<JobMetrics>>,
+    /// The share of the workers whose steps are slower than usual, by [`crate::metrics::Pace`].
+    pub interference: Option<f64>,
     /// The mean of workers' losses, if they said.
     pub loss: Option<f64>,
     /// The squared norm of the gradient without its noise.
     pub squared_norm: Option<f64>,
     /// The variance of one sample's gradient.
     pub variance: Option<f64>,
+    /// Means over workers of other numbers that the program reports: those that [`Policy::metrics`] of any policy names.
+    pub reported: BTreeMap<String, f64>,
     /// The mean of what [`Policy::vote`] said on each worker.
     pub vote: Option<f64>,
     /// The strategy in force.
     pub strategy: String,
+    /// How tensors are cut, and how much is on its way, in force.
+    pub partition: Option<ByteSize>,
+    /// See `partition`.
+    pub credit: Option<ByteSize>,
     /// How workers stay together; empty if nobody says.
     pub mode: String,
 }
@@ -57,8 +72,8 @@ impl Moment {
     }
 }
 
-/// What a policy wants to be otherwise. Workers follow all of it between the same two steps, but for the strategy and the
-/// size, which take an agreement of their own.
+/// What a policy wants to be otherwise. Workers follow all of it between the same two steps, but for the size and the settings
+/// (strategy, partition, credit), which take an agreement of their own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wishes {
     /// Samples of one worker's step.
@@ -69,10 +84,24 @@ pub struct Wishes {
     pub size: Option<usize>,
     /// How all-reduces are programmed.
     pub strategy: Option<String>,
+    /// How large the parts are that tensors are sent in.
+    pub partition: Option<ByteSize>,
+    /// How much may be on its way at once.
+    pub credit: Option<ByteSize>,
     /// How workers stay together, by the name that programs call it.
     pub mode: Option<String>,
     /// Why, in one sentence for logs.
     pub reason: String,
+}
+
+/// What a policy is to go on from cannot be used. Let it begin anew, or restore what a policy of the same kind and version remembered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what policy {policy} remembered cannot be used: {problem}")]
+pub struct StateError {
+    /// Which one was to go on.
+    pub policy: &'static str,
+    /// What is wrong.
+    pub problem: String,
 }
 
 /// Watches a job and changes it, in one of two ways.
@@ -122,6 +151,23 @@ pub trait Policy: Send {
     /// A step is over.
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
         let _ = (moment, wishes);
+    }
+
+    /// Names of numbers of the program's own that it reads ([`Moment::reported`]).
+    fn metrics(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What it remembers, for checkpoints and for workers that come later; `None` if it goes by nothing but what it is shown.
+    fn state(&self) -> Option<String> {
+        None
+    }
+
+    /// Go on from what one of its kind remembered. The text comes from a file or from another worker: what cannot be is
+    /// refused, and then nothing is changed.
+    fn restore(&mut self, state: &str) -> Result<(), StateError> {
+        let _ = state;
+        Ok(())
     }
 
     /// Asked before each step, on each worker for itself: why this worker is to leave the job, if it is. Once is enough.

@@ -3,11 +3,12 @@
 //!
 //! How a worker comes by it: `program` makes layer times of what the training thread posts and waits for, `traffic` rates
 //! of what wires carry, `smoothing` takes out the noise, `meter` puts them together, and `report` is what workers tell
-//! each other, and `cadence` when. `noise` is about gradients instead of time.
+//! each other, and `cadence` when. `noise` is about gradients instead of time, and `pace` says whether steps are as fast as usual.
 
 mod cadence;
 mod meter;
 mod noise;
+mod pace;
 mod program;
 mod report;
 mod smoothing;
@@ -16,6 +17,7 @@ mod traffic;
 pub use cadence::{Cadence, FIRST_INTERVAL, LONGEST_INTERVAL};
 pub use meter::Meter;
 pub use noise::{GradientNoise, GradientNorms};
+pub use pace::{Pace, median};
 pub use program::{Computed, Handed};
 pub use report::{REPORT_BYTES, Report, TOLD_FLOWS, agree};
 pub use smoothing::{SHARE_OF_NEWEST, Smoothed};

@@ -1,8 +1,10 @@
 //! Few workers average every gradient; many, whose slowest would be waited for in every step, average models. It looks at
 //! nothing but how many workers there are.
 
-use super::Arguments;
-use paceline_sync::policy::{Moment, Policy, Wishes};
+use super::{Arguments, memory};
+use paceline_sync::policy::{Moment, Policy, StateError, Wishes};
+
+const NAME: &str = "averaging";
 
 const SYNCHRONOUS: &str = "synchronous";
 
@@ -41,6 +43,15 @@ impl Policy for Averaging {
             };
         }
     }
+
+    fn state(&self) -> Option<String> {
+        memory::write(NAME, &self.wished)
+    }
+
+    fn restore(&mut self, state: &str) -> Result<(), StateError> {
+        self.wished = memory::read(NAME, state, |_: &Option<String>| true)?;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +73,15 @@ mod tests {
         let mut policy = Averaging { at: 8, mode: "averaging".to_string(), wished: None };
         assert_eq!(wish(&mut policy, (9, "averaging")), None);
         assert_eq!(wish(&mut policy, (4, "averaging")), Some(SYNCHRONOUS.to_string()));
+    }
+
+    #[test]
+    fn what_was_wished_for_is_not_wished_for_again_by_those_who_come() {
+        let policy = || Averaging { at: 8, mode: "averaging".to_string(), wished: None };
+        let (mut first, mut later) = (policy(), policy());
+        assert!(wish(&mut first, (8, "")).is_some());
+        later.restore(&first.state().unwrap()).unwrap();
+        assert_eq!(wish(&mut later, (8, "")), None);
     }
 
     fn wish(policy: &mut Averaging, (size, mode): (usize, &str)) -> Option<String> {

@@ -3,12 +3,18 @@
 //! noise of the gradient. It does not know what workers cost.
 
 use super::{
-    Arguments,
+    Arguments, memory,
     noise_scale::{Rule, gain},
 };
 use paceline_learn::{StepModel, StepSample};
-use paceline_sync::policy::{Moment, Policy, Wishes};
+use paceline_sync::{
+    metrics::median,
+    policy::{Moment, Policy, StateError, Wishes},
+};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+const NAME: &str = "goodput";
 
 /// Steps between two decisions.
 const EVERY: u64 = 50;
@@ -40,6 +46,28 @@ pub struct Goodput {
     /// What is measured now, and since when.
     current: (usize, u64),
     since: u64,
+}
+
+/// What it is to remember, as it is written: keys of maps are text there.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Memory {
+    base: Option<(u64, f64)>,
+    seen: Vec<(usize, u64, Vec<f64>)>,
+    current: (usize, u64),
+    since: u64,
+}
+
+impl Memory {
+    fn is_possible(&self) -> bool {
+        let is_seen = |(workers, batch, times): &(usize, u64, Vec<f64>)| {
+            (1..=memory::MOST_SAMPLES as usize).contains(workers)
+                && (1..=memory::MOST_SAMPLES).contains(batch)
+                && (1..=REMEMBERED).contains(&times.len())
+                && times.iter().all(|seconds| memory::is_duration(*seconds))
+        };
+        memory::is_base(&self.base) && self.seen.iter().all(is_seen)
+    }
 }
 
 /// A choice and what it promises.
@@ -102,7 +130,7 @@ impl Goodput {
         if current != self.current {
             (self.current, self.since) = (current, moment.step);
         }
-        if moment.step >= self.since + SETTLING
+        if moment.step >= self.since.saturating_add(SETTLING)
             && let Some(seconds) = moment.seconds.filter(|seconds| *seconds > 0.0)
         {
             let times = self.seen.entry(current).or_default();
@@ -118,9 +146,7 @@ impl Goodput {
             .seen
             .iter()
             .map(|((workers, batch), times)| {
-                let mut sorted = times.clone();
-                sorted.sort_by(f64::total_cmp);
-                let seconds = sorted[sorted.len() / 2];
+                let seconds = median(times);
                 StepSample { workers: *workers, batch: *batch as f64, seconds }
             })
             .collect();
@@ -134,7 +160,7 @@ impl Policy for Goodput {
         let (least, base) = *self.base.get_or_insert((now, all as f64));
         self.remember(moment, now);
         let (mut batch, mut workers) = (now, moment.size);
-        if moment.step >= self.since + self.every && moment.noise_scale().is_some() {
+        if moment.step >= self.since.saturating_add(self.every) && moment.noise_scale().is_some() {
             // One batch alone does not tell what computes whatever the batch: look at another once.
             let batches = self.seen.keys().filter(|(size, _)| *size == moment.size).count();
             if batches < 2 && 2 * now <= self.most {
@@ -157,6 +183,21 @@ impl Policy for Goodput {
         let times = (batch * moment.size as u64) as f64 / base;
         let moved = |factor: &f64| (factor / moment.learning_rate - 1.0).abs() > 1e-3;
         wishes.learning_rate = self.rule.factor(times, base, moment).filter(moved);
+    }
+
+    fn state(&self) -> Option<String> {
+        let seen =
+            self.seen.iter().map(|((workers, batch), times)| (*workers, *batch, times.clone()));
+        let (base, current, since) = (self.base, self.current, self.since);
+        memory::write(NAME, Memory { base, seen: seen.collect(), current, since })
+    }
+
+    fn restore(&mut self, state: &str) -> Result<(), StateError> {
+        let Memory { base, seen, current, since } = memory::read(NAME, state, Memory::is_possible)?;
+        (self.base, self.current, self.since) = (base, current, since);
+        self.seen =
+            seen.into_iter().map(|(workers, batch, times)| ((workers, batch), times)).collect();
+        Ok(())
     }
 }
 
@@ -206,6 +247,42 @@ mod tests {
             assert!(goodput(batch) > 0.9 * best, "noise {noise}: {batch}");
         }
         assert!(chosen(10.0) < chosen(1e3) && chosen(1e3) < chosen(1e5));
+    }
+
+    #[test]
+    fn one_that_comes_later_knows_the_steps_that_were_seen_and_the_first_batch() {
+        let policy = || Goodput::new(4096, None, Rule::AdaScale);
+        let mut first = policy();
+        let (batch, _) = batch_after(400, 1e3, &mut first);
+        let mut later = policy();
+        later.restore(&first.state().unwrap()).unwrap();
+        let moment = Moment {
+            step: 460,
+            size: 2,
+            batch: Some(batch),
+            learning_rate: 1.0,
+            seconds: Some(0.5),
+            squared_norm: Some(1.0),
+            variance: Some(1e5),
+            ..Moment::default()
+        };
+        let [by_first, by_later, by_blank] =
+            [&mut first, &mut later, &mut policy()].map(|policy| {
+                let mut wishes = Wishes::default();
+                policy.after_step(&moment, &mut wishes);
+                wishes
+            });
+        assert_eq!(by_later, by_first);
+        assert_ne!(by_blank, by_first, "it tells something");
+        let before = later.state();
+        for (one, other) in
+            [("\"base\":[16,64.0]", "\"base\":[0,64.0]"), (",[0.", ",[-0."), ("[[4,16,", "[[0,16,")]
+        {
+            let text = before.as_ref().unwrap().replace(one, other);
+            assert_ne!(Some(&text), before.as_ref(), "{one}");
+            assert!(later.restore(&text).is_err(), "{text}");
+        }
+        assert_eq!(later.state(), before);
     }
 
     #[test]

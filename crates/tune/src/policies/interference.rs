@@ -2,14 +2,14 @@
 //! beginning and votes, and the majority decides. It does not know why steps are slow, so it tries one strategy after the other
 //! until steps are as fast as they were; if none makes them so, it stays with the fastest and calls its speed the usual one.
 
-use super::Arguments;
-use paceline_sync::policy::{Moment, Policy, Wishes};
+use super::{Arguments, memory};
+use paceline_sync::{
+    metrics::{Pace, median},
+    policy::{Moment, Policy, StateError, Wishes},
+};
+use serde::{Deserialize, Serialize};
 
-/// Slower than this share of the speed at the beginning is a vote for a change.
-const SHARE: f64 = 0.8;
-
-/// Steps that make one judgement.
-const WINDOW: usize = 10;
+const NAME: &str = "interference";
 
 /// How many steps what is measured is behind ([`Moment`]).
 const BEHIND: u64 = 2;
@@ -20,15 +20,13 @@ const STRATEGIES: [&str; 4] = ["ring", "double_tree", "recursive_doubling", "hie
 /// See the file's first paragraph.
 #[derive(Clone, Debug)]
 pub struct Interference {
-    share: f64,
-    window: usize,
     strategies: Vec<String>,
-    /// This worker's last steps, in seconds.
-    steps: Vec<f64>,
-    /// How long steps usually take: the first window's, and later that of a strategy that was settled on.
-    reference: Option<f64>,
+    /// This worker's steps, against what is usual: the first window, and later that of a strategy that was settled on.
+    pace: Pace,
     /// What is in force, and since which step.
     now: (String, u64),
+    /// Steps of other workers or another batch take another time.
+    under: (usize, Option<u64>),
     /// The last steps under it, in seconds, as all workers see them.
     seen: Vec<f64>,
     /// Since steps were last as usual: what was tried, and how long steps took, or would if it had come true.
@@ -37,16 +35,34 @@ pub struct Interference {
     rests_until: u64,
 }
 
+/// What it is to remember, as it is written: what did not come true has no time.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Memory {
+    usual: Option<f64>,
+    now: (String, u64),
+    under: (usize, Option<u64>),
+    seen: Vec<f64>,
+    tried: Vec<(String, Option<f64>)>,
+    rests_until: u64,
+}
+
+impl Memory {
+    fn is_possible(&self) -> bool {
+        let mut times =
+            self.usual.iter().chain(&self.seen).chain(self.tried.iter().flat_map(|(_, time)| time));
+        times.all(|seconds| memory::is_duration(*seconds))
+    }
+}
+
 impl Interference {
     /// Votes for a change when steps are slower than `share` of the speed at the beginning, over `window` steps.
     pub fn new(share: f64, window: usize, strategies: Vec<String>) -> Interference {
         Interference {
-            share,
-            window: window.max(1),
             strategies,
-            steps: Vec::new(),
-            reference: None,
+            pace: Pace::new(share, window),
             now: (String::new(), 0),
+            under: (0, None),
             seen: Vec::new(),
             tried: Vec::new(),
             rests_until: 0,
@@ -54,8 +70,8 @@ impl Interference {
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Interference, String> {
-        let share = arguments.take("share")?.unwrap_or(SHARE);
-        let window = arguments.take("window")?.unwrap_or(WINDOW);
+        let share = arguments.take("share")?.unwrap_or(Pace::SHARE);
+        let window = arguments.take("window")?.unwrap_or(Pace::WINDOW);
         let named: Option<String> = arguments.take("strategies")?;
         let strategies: Vec<String> = match named {
             None => STRATEGIES.map(str::to_string).to_vec(),
@@ -71,16 +87,24 @@ impl Interference {
 
     /// How long steps take under what is in force; `None` until a window of them was seen.
     fn watch(&mut self, moment: &Moment) -> Option<f64> {
+        let under = (moment.size, moment.batch);
+        if self.under != under {
+            self.under = under;
+            self.pace.expect(None);
+            self.tried.clear();
+            self.now.0.clear();
+        }
         if self.now.0 != moment.strategy {
             self.now = (moment.strategy.clone(), moment.step);
             self.seen.clear();
         }
-        if moment.step >= self.now.1 + BEHIND {
-            self.seen.extend(moment.seconds);
-            let extra = self.seen.len().saturating_sub(self.window);
+        let window = self.pace.window();
+        if moment.step >= self.now.1.saturating_add(BEHIND) {
+            self.seen.extend(moment.seconds.filter(|seconds| memory::is_duration(*seconds)));
+            let extra = self.seen.len().saturating_sub(window);
             self.seen.drain(..extra);
         }
-        (self.seen.len() == self.window).then(|| median(&self.seen))
+        (self.seen.len() == window).then(|| median(&self.seen))
     }
 
     fn note(&mut self, strategy: &str, seconds: f64) {
@@ -100,37 +124,15 @@ impl Interference {
     fn settle(&mut self) -> Option<String> {
         let (fastest, seconds) =
             self.tried.iter().min_by(|one, other| one.1.total_cmp(&other.1))?.clone();
-        self.reference = Some(seconds);
+        self.pace.expect(Some(seconds));
         self.tried.clear();
         Some(fastest)
     }
 }
 
-fn median(of: &[f64]) -> f64 {
-    let mut sorted = of.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 impl Policy for Interference {
     fn vote(&mut self, own_seconds: f64) -> Option<f64> {
-        if own_seconds <= 0.0 {
-            return None;
-        }
-        self.steps.push(own_seconds);
-        if self.steps.len() > self.window {
-            self.steps.remove(0);
-        }
-        if self.steps.len() < self.window {
-            return None;
-        }
-        let median = median(&self.steps);
-        let reference = self.reference.get_or_insert(median);
-        // What slowed all strategies down is gone.
-        if median < self.share * *reference {
-            *reference = median;
-        }
-        Some(if *reference < self.share * median { 1.0 } else { 0.0 })
+        self.pace.slowed(own_seconds).map(|slowed| if slowed { 1.0 } else { 0.0 })
     }
 
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
@@ -153,10 +155,30 @@ impl Policy for Interference {
             }
         };
         // Votes on their way are of the strategy that is left.
-        self.rests_until = moment.step + 2 * self.window as u64;
-        self.steps.clear();
+        self.rests_until = moment.step + 2 * self.pace.window() as u64;
+        self.pace.begin_window();
         wishes.strategy = next.filter(|next| *next != moment.strategy);
         wishes.reason = format!("{:.0} % of the workers {why}", 100.0 * share);
+    }
+
+    fn state(&self) -> Option<String> {
+        let finite = |time: &f64| Some(*time).filter(|time| time.is_finite());
+        let tried = self.tried.iter().map(|(name, time)| (name.clone(), finite(time))).collect();
+        let (usual, now, under) = (self.pace.usual(), self.now.clone(), self.under);
+        let (seen, rests_until) = (self.seen.clone(), self.rests_until);
+        memory::write(NAME, Memory { usual, now, under, seen, tried, rests_until })
+    }
+
+    fn restore(&mut self, state: &str) -> Result<(), StateError> {
+        let Memory { usual, now, under, mut seen, tried, rests_until } =
+            memory::read(NAME, state, Memory::is_possible)?;
+        let extra = seen.len().saturating_sub(self.pace.window());
+        seen.drain(..extra);
+        self.pace.expect(usual);
+        let tried = tried.into_iter().map(|(name, time)| (name, time.unwrap_or(f64::INFINITY)));
+        self.tried = tried.collect();
+        (self.now, self.under, self.seen, self.rests_until) = (now, under, seen, rests_until);
+        Ok(())
     }
 }
 
@@ -166,15 +188,6 @@ mod tests {
 
     fn policy() -> Interference {
         Interference::new(0.8, 3, vec!["ring".into(), "double_tree".into()])
-    }
-
-    #[test]
-    fn a_worker_votes_when_its_steps_have_become_slower_than_at_the_beginning() {
-        let mut policy = policy();
-        assert_eq!([1.0, 1.1, 0.9].map(|step| policy.vote(step)), [None, None, Some(0.0)]);
-        // One slow step is none, nor are steps that are a little slower; a window of slow ones is.
-        assert_eq!([5.0, 1.2, 1.2].map(|step| policy.vote(step)), [Some(0.0); 3]);
-        assert_eq!([2.0, 2.0, 2.0].map(|step| policy.vote(step))[2], Some(1.0));
     }
 
     /// Plays `steps` steps, each as long as `seconds` says of the strategy that is in force; what is wished for comes true three steps
@@ -224,6 +237,59 @@ mod tests {
             played(&mut policy, 20, 40, |strategy| if strategy == "ring" { 2.0 } else { 1.1 });
         assert_eq!(changes(&course), 1);
         assert!(course[10..].iter().all(|strategy| strategy == "double_tree"), "{course:?}");
+    }
+
+    #[test]
+    fn one_that_comes_later_knows_what_is_usual_and_what_was_tried() {
+        let mut first = policy();
+        played(&mut first, 0, 20, |_| 1.0);
+        let mut later = policy();
+        later.restore(&first.state().unwrap()).unwrap();
+        let slow = |strategy: &str| if strategy == "ring" { 2.0 } else { 1.1 };
+        assert_eq!(changes(&played(&mut later, 20, 40, slow)), 1);
+        // What did not come true is passed over as by the first.
+        played(&mut first, 20, 40, |_| 2.0);
+        first.note("hierarchical", f64::INFINITY);
+        later.restore(&first.state().unwrap()).unwrap();
+        assert_eq!(
+            (later.tried.clone(), later.pace.usual()),
+            (first.tried.clone(), first.pace.usual())
+        );
+        for nonsense in ["\"usual\":-1.0", "\"usual\":\"fast\"", "\"unusual\":1.0"] {
+            let usual = format!("\"usual\":{:?}", first.pace.usual().unwrap());
+            let text = first.state().unwrap().replace(&usual, nonsense);
+            assert!(later.restore(&text).is_err(), "{text}");
+        }
+        assert_eq!(later.state(), first.state());
+    }
+
+    #[test]
+    fn steps_of_another_batch_or_other_workers_are_not_slow() {
+        let mut policy = policy();
+        let mut wished = |step: u64, size: usize, batch: u64, seconds: f64| {
+            let moment = Moment {
+                step,
+                size,
+                batch: Some(batch),
+                seconds: Some(seconds),
+                vote: policy.vote(seconds),
+                strategy: "ring".to_string(),
+                ..Moment::default()
+            };
+            let mut wishes = Wishes::default();
+            policy.after_step(&moment, &mut wishes);
+            wishes.strategy
+        };
+        let conditions = |step: u64| match step {
+            0..20 => (2, 8, 1.0),
+            20..40 => (2, 16, 2.0),
+            _ => (4, 16, 3.0),
+        };
+        for step in 0..80 {
+            let (size, batch, seconds) = conditions(step);
+            assert_eq!(wished(step, size, batch, seconds), None, "step {step}");
+        }
+        assert!((80..100).any(|step| wished(step, 4, 16, 6.0).is_some()));
     }
 
     #[test]

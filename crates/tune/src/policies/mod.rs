@@ -4,6 +4,7 @@
 mod averaging;
 mod goodput;
 mod interference;
+mod memory;
 mod noise_scale;
 mod schedule;
 mod spot;

@@ -2,9 +2,12 @@
 //! mostly agree, small batches learn as much from fewer of them; when they disagree, large ones lose nothing. It does not know
 //! how fast the job is.
 
-use super::Arguments;
-use paceline_sync::policy::{Moment, Policy, Wishes};
+use super::{Arguments, memory};
+use paceline_sync::policy::{Moment, Policy, StateError, Wishes};
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
+
+const NAME: &str = "noise_scale";
 
 /// Steps between two changes: estimates settle meanwhile.
 const EVERY: u64 = 50;
@@ -59,15 +62,22 @@ pub struct NoiseScale {
     most: u64,
     rule: Rule,
     every: u64,
+    memory: Memory,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Memory {
     /// A worker's batch, and that of all, when it was first seen.
     base: Option<(u64, f64)>,
+    /// The step of the last change.
     changed: u64,
 }
 
 impl NoiseScale {
     /// Batches of up to `most` samples for a worker.
     pub fn new(most: u64, rule: Rule) -> NoiseScale {
-        NoiseScale { most, rule, every: EVERY, base: None, changed: 0 }
+        NoiseScale { most, rule, every: EVERY, memory: Memory::default() }
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<NoiseScale, String> {
@@ -92,12 +102,12 @@ impl NoiseScale {
 impl Policy for NoiseScale {
     fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
         let (Some(now), Some(all)) = (moment.batch, moment.global_batch()) else { return };
-        let (base, base_all) = *self.base.get_or_insert((now, all as f64));
+        let (base, base_all) = *self.memory.base.get_or_insert((now, all as f64));
         let mut batch = now;
-        if moment.step >= self.changed + self.every
+        if moment.step >= self.memory.changed.saturating_add(self.every)
             && let Some(better) = self.batch(base, moment).filter(|better| *better != now)
         {
-            self.changed = moment.step;
+            self.memory.changed = moment.step;
             batch = better;
             let scale = moment.noise_scale().unwrap_or_default();
             wishes.reason = format!("the noise scale is {scale:.0} samples");
@@ -108,6 +118,15 @@ impl Policy for NoiseScale {
         // AdaScale's moves a little in every step; the others only with the batch.
         let moved = |factor: &f64| (factor / moment.learning_rate - 1.0).abs() > 1e-3;
         wishes.learning_rate = factor.filter(moved);
+    }
+
+    fn state(&self) -> Option<String> {
+        memory::write(NAME, &self.memory)
+    }
+
+    fn restore(&mut self, state: &str) -> Result<(), StateError> {
+        self.memory = memory::read(NAME, state, |memory: &Memory| memory::is_base(&memory.base))?;
+        Ok(())
     }
 }
 
@@ -156,6 +175,38 @@ mod tests {
         assert_eq!((factor(Rule::Linear, &quiet), factor(Rule::SquareRoot, &quiet)), (4.0, 2.0));
         assert_eq!((factor(Rule::AdaScale, &noisy), factor(Rule::AdaScale, &quiet)), (4.0, 1.0));
         assert_eq!(factor(Rule::AdaScale, &even), 2.0 / 1.25);
+    }
+
+    #[test]
+    fn one_that_comes_later_sets_the_rate_by_the_batch_of_the_beginning() {
+        let mut first = NoiseScale::new(1024, Rule::Linear);
+        wishes(&mut first, &moment(10, 8, 1.0, 400.0));
+        assert_eq!(wishes(&mut first, &moment(60, 8, 1.0, 400.0)).batch, Some(64));
+        let mut later = NoiseScale::new(1024, Rule::Linear);
+        later.restore(&first.state().unwrap()).unwrap();
+        // Half of the workers are gone by then.
+        for (step, noise) in [(70, 9e9), (110, 9e9), (170, 1.0)] {
+            let then = Moment { size: 2, ..moment(step, 64, 1.0, noise) };
+            let found = wishes(&mut later, &then);
+            assert_eq!(found, wishes(&mut first, &then), "step {step}");
+            let times = found.batch.unwrap_or(64) as f64 * 2.0 / 32.0;
+            assert_eq!(found.learning_rate.unwrap_or(1.0), times, "step {step}");
+        }
+        let mut blank = NoiseScale::new(1024, Rule::Linear);
+        let then = Moment { size: 2, ..moment(70, 64, 1.0, 400.0) };
+        assert_ne!(wishes(&mut blank, &then), wishes(&mut later, &then), "it tells something");
+    }
+
+    #[test]
+    fn what_cannot_have_been_remembered_is_refused_and_changes_nothing() {
+        let mut policy = NoiseScale::new(1024, Rule::Linear);
+        wishes(&mut policy, &moment(10, 8, 1.0, 400.0));
+        let before = policy.state();
+        for base in ["[0,8.0]", "[8,0.0]", "[8,1e300]", "[18446744073709551615,1e19]", "[8]"] {
+            let text = before.as_ref().unwrap().replace("[8,32.0]", base);
+            assert!(policy.restore(&text).is_err(), "{text}");
+            assert_eq!(policy.state(), before);
+        }
     }
 
     #[test]
