@@ -64,6 +64,10 @@ class Membership:
         self.sharer: Callable[[], None] | None = None
         #: Whether workers still have to see that they are equal, and how.
         self.comparison: Callable[[], None] | None = None
+        #: Whether our optimizer, or :func:`begin_step`, is at work: what the program does after a step, it has not done yet.
+        self.stepping = False
+        #: What saves the state now and then, once there is something.
+        self.checkpoint: Any = None
         #: What those who only listen in this step still have to get.
         self.joining: Joining | None = None
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
@@ -92,13 +96,14 @@ class Membership:
 
     def begin_step(self) -> None:
         """One step is over, and the next begins, of a program that measures no gradients."""
-        adaptation = self.adaptation
+        adaptation, self.stepping = self.adaptation, True
         if adaptation is not None:
             adaptation.exchange(None)
             adaptation.after_step()
         self.advance()
         if adaptation is not None:
             adaptation.before_step()
+        self.stepping = False
 
     def advance(self) -> None:
         """The next step begins. In an elastic job, samples of those who are gone go back, and those who come get the state."""

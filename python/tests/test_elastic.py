@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,13 +27,20 @@ class Job:
     """A job that runs, and what it wrote so far."""
 
     def __init__(
-        self, paceline: str, size: int, name: str | None, *options: str, program: str = "elastic.py", **more: str
+        self,
+        paceline: str,
+        size: int,
+        name: str | None,
+        *options: str,
+        program: str = "elastic.py",
+        arguments: Sequence[str] = (),
+        **more: str,
     ) -> None:
         self.paceline, self.name = paceline, name or ""
         named = ["--name", name] if name else []
         command = [paceline, "run", "-n", str(size), "--elastic", *named, *options]
         self.process = subprocess.Popen(
-            [*command, "--", "python", str(PROGRAMS / program)],
+            [*command, "--", "python", str(PROGRAMS / program), *arguments],
             env=environment(PATH=python_first(), **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.lines: list[str] = []

@@ -49,6 +49,15 @@ def test_a_fast_worker_is_ahead_of_a_slow_one_but_not_by_more_than_allowed() -> 
     assert 1 < told[0]["lead"] <= 3 + 1
 
 
+def test_policies_count_the_steps_that_they_are_not_asked_in() -> None:
+    told = play(2, "local,asynchronous,local", "10", "counted")
+    assert told[0]["counted"] == told[1]["counted"]
+    # Ten steps, then every fourth of ten, then ten again.
+    asked = [*range(10), 10, 14, 18, *range(20, 30)]
+    # What is known is two of them old.
+    assert told[0]["counted"] == [[step, ([None, -1, *asked])[at]] for at, step in enumerate(asked)]
+
+
 def test_a_policy_switches_all_workers_after_the_same_step() -> None:
     told = play(2, "policy")
     assert told[0]["seen"] == told[1]["seen"]

@@ -69,6 +69,17 @@ def test_hooks_come_in_order() -> None:
     ]  # fmt: skip
 
 
+def test_all_workers_see_how_many_of_them_are_slower_than_usual() -> None:
+    ranks = run_ranks(2, PROGRAM, "slowed")
+    assert [rank.code for rank in ranks] == [0, 0], ranks[0].errors
+    first, second = (results(rank.output)[0]["read"] for rank in ranks)
+    assert first == second
+    # Usual is what the first steps were like; both workers wait for the one that is slow then.
+    known = [share for share in first if share is not None]
+    assert first[:11] == [None] * 11 and known[0] == 0.0
+    assert first[50] == 1.0
+
+
 def test_a_schedule_from_the_command_line_changes_all_workers_at_one_step(
     paceline_command: str, tmp_path: pathlib.Path
 ) -> None:

@@ -1,8 +1,9 @@
 """Checkpoints of a running job: copied between two steps, written beside training, restored at any number of workers.
 
 Worker 0 writes, alone: all workers hold the same parameters and optimizer state, so shares of several workers would save no
-byte, and a file that one process renames into place is there whole or not at all. When a job begins, worker 0 reads and the
-others are told, so that no file system need be shared. What is saved is whatever has ``state_dict`` and ``load_state_dict``.
+byte, and a file that one process renames into place is there whole or not at all. Where each worker trains a copy of its own, all
+take the mean of their copies first, and go on with what they have. When a job begins, worker 0 reads and the others are told, so
+that no file system need be shared. What is saved is whatever has ``state_dict`` and ``load_state_dict``.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ import torch
 from paceline import world
 from paceline._native import PacelineError
 from paceline.torch import state as states
+from paceline.torch.optimizer import DistributedOptimizer
 
 #: Steps between two checkpoints, unless it is said otherwise.
 EVERY = 1000
 #: Files that are kept: the last one, and one to go back to if it is damaged.
 KEEP = 2
 
-_MAGIC = b"paceline state 1"
+_KIND = b"paceline state "
+_MAGIC = _KIND + b"2"
 #: The magic, the length of what follows and its SHA-256.
 _HEADER = struct.Struct(f"<{len(_MAGIC)}sQ32s")
 _NAME = re.compile(r"step-(\d{12})\.paceline")
@@ -53,18 +56,29 @@ class Checkpoint:
         self._keep = keep
         self._writing: threading.Thread | None = None
         self._due = False
+        #: Who may train copies.
+        self._optimizers = [part for part in parts.values() if isinstance(part, DistributedOptimizer)]
         #: Steps of the job, also of those before it was restored.
         self.steps = 0
         #: Whether the job goes on from a checkpoint.
         self.restored = False
         if directory is not None:
             self._restore()
+        world.membership().checkpoint = self
 
     def step(self) -> None:
         """A step is over, on every worker. Now and then its state is copied, and written while training goes on."""
         self.steps += 1
-        self._due = self._due or self.steps % self._every == 0
-        if self._directory is None or not self._due or world.rank() != 0:
+        is_turn = self.steps % self._every == 0
+        if self._directory is None:
+            return
+        if self._is_of_copies:
+            # All take part, at the step that all know: a file that is still being written leaves this one out.
+            if is_turn:
+                self.save()
+            return
+        self._due = (self._due or is_turn) and world.rank() == 0
+        if not self._due:
             return
         if self._writing is not None and self._writing.is_alive():
             # One at a time: the next step whose turn can come is as good.
@@ -73,18 +87,24 @@ class Checkpoint:
         self.save()
 
     def save(self) -> None:
-        """Copy the state now, and begin to write it. Worker 0 does, the others need not call it."""
-        if self._directory is None or world.rank() != 0:
+        """Copy the state now, and begin to write it. Worker 0 does, and the others need not call it, unless workers train copies
+        of their own: then all call it after the same step."""
+        if self._directory is None:
+            return
+        found = (pair for optimizer in self._optimizers for pair in optimizer.means())
+        means = {place(value): mean for value, mean in found if value.numel()}
+        if world.rank() != 0 or (means and self._writing is not None and self._writing.is_alive()):
             return
         self.wait()
-        copied = _copied({"steps": self.steps, "parts": self._states()})
+        self._due = False
+        copied = _copied(self._state(), means)
         arguments = (self._directory, self.steps, copied, self._keep)
         self._writing = threading.Thread(target=_write_beside, args=arguments, name="paceline-checkpoint")
         self._writing.start()
 
     def state_dict(self) -> dict[str, Any]:
         """For workers that come to the job: which step it is, since they may have to save others."""
-        return {"steps": self.steps}
+        return {"steps": self.steps + world.membership().stepping}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Count on from there."""
@@ -96,10 +116,14 @@ class Checkpoint:
             self._writing.join()
             self._writing = None
 
-    def _states(self) -> dict[str, Any]:
-        found = {name: part.state_dict() for name, part in self._parts.items()}
+    @property
+    def _is_of_copies(self) -> bool:
+        return any(optimizer.copied for optimizer in self._optimizers)
+
+    def _state(self) -> dict[str, Any]:
+        parts = {name: getattr(part, "checkpoint_state", part.state_dict)() for name, part in self._parts.items()}
         adaptation = world.membership().adaptation
-        return found if adaptation is None else {**found, "policies": adaptation.state_dict()}
+        return {"steps": self.steps, "parts": parts, "policies": None if adaptation is None else adaptation.state_dict()}
 
     def _restore(self) -> None:
         assert self._directory is not None
@@ -113,11 +137,15 @@ class Checkpoint:
             raise PacelineError(
                 f"the checkpoint in {self._directory} has no `{missing[0]}`: it is of another program; choose another folder"
             )
-        for name, part in self._parts.items():
-            part.load_state_dict(found["parts"][name])
+        with contextlib.ExitStack() as restoring:
+            for name, part in self._parts.items():
+                if isinstance(part, DistributedOptimizer):
+                    restoring.enter_context(part.while_restored(found["parts"][name]))
+            for name, part in self._parts.items():
+                getattr(part, "load_checkpoint_state", part.load_state_dict)(found["parts"][name])
         adaptation = world.membership().adaptation
-        if adaptation is not None and "policies" in found["parts"]:
-            adaptation.load_state_dict(found["parts"]["policies"])
+        if adaptation is not None and found["policies"] is not None:
+            adaptation.load_state_dict(found["policies"])
         self.steps, self.restored = found["steps"], True
         if world.rank() == 0:
             _say(f"the job goes on after step {self.steps}, from {self._directory}, with {world.size()} workers")
@@ -156,14 +184,19 @@ def checkpoint(
     return Checkpoint(parts, pathlib.Path(given) if given else None, steps, keep)
 
 
-def _copied(value: Any) -> Any:
-    """In host memory, and nobody else's."""
+def place(tensor: torch.Tensor) -> tuple[int, int, torch.device]:
+    """Where it lies; tensors without elements lie nowhere."""
+    return (tensor.data_ptr(), tensor.nbytes, tensor.device)
+
+
+def _copied(value: Any, means: Mapping[tuple[int, int, torch.device], torch.Tensor]) -> Any:
+    """In host memory, and nobody else's; where there is a mean over workers, that."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        return means.get(place(value), value).detach().reshape(value.shape).to("cpu", copy=True)
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, means) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied(item, means) for item in value)
     return value
 
 
@@ -211,7 +244,8 @@ def read(path: pathlib.Path) -> Any:
     magic, length, digest = _HEADER.unpack_from(content)
     body = memoryview(content)[_HEADER.size :]
     if magic != _MAGIC:
-        raise PacelineError("it is no checkpoint of ours")
+        ours = "it was written by another version" if magic.startswith(_KIND) else "it is no checkpoint of ours"
+        raise PacelineError(ours)
     if len(body) != length or hashlib.sha256(body).digest() != digest:
         raise PacelineError("it is damaged")
     return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)

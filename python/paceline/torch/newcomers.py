@@ -22,7 +22,7 @@ import torch
 from paceline import world
 from paceline._native import PacelineError, Sharing
 from paceline.exchange import Exchange
-from paceline.torch.checkpoints import Stateful
+from paceline.torch.checkpoints import Stateful, place
 from paceline.torch.optimizer import DistributedOptimizer
 from paceline.torch.state import Hole, without_tensors
 
@@ -112,10 +112,10 @@ class Elastic:
         """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
         worker, gives = self._membership.worker, self._standing == HAS
         followed = [] if heard is None else list(_leaves(heard.followed_state(), torch.Tensor))
-        known = {_place(tensor) for tensor in followed}
+        known = {place(tensor) for tensor in followed}
         with contextlib.nullcontext() if heard is None else heard.undrained():
             states = self._states(heard)
-        frame = without_tensors(states, lambda tensor: _place(tensor) in known and tensor.numel() > 0) if gives else None
+        frame = without_tensors(states, lambda tensor: place(tensor) in known and tensor.numel() > 0) if gives else None
         body = self._tell(senders, "state's frame", pickle.dumps(frame) if gives else None)
         frame = pickle.loads(body)
         if not gives:
@@ -159,7 +159,9 @@ class Elastic:
             if heard is not None and part is heard:
                 load = heard.load_heard_state
             load(received[name])
-        adaptation = self._membership.adaptation
+        checkpoint, adaptation = self._membership.checkpoint, self._membership.adaptation
+        if checkpoint is not None and _STEPS in received:
+            checkpoint.load_state_dict(received[_STEPS])
         if adaptation is not None and _POLICIES in received:
             for part in self._parts.values():
                 if isinstance(part, DistributedOptimizer):
@@ -173,9 +175,13 @@ class Elastic:
             name: heard.heard_state() if part is heard else getattr(part, "elastic_state", part.state_dict)()
             for name, part in self._parts.items()
         }
-        adaptation = self._membership.adaptation
+        checkpoint, adaptation = self._membership.checkpoint, self._membership.adaptation
+        if checkpoint is not None:
+            found[_STEPS] = checkpoint.state_dict()
+        if adaptation is not None:
+            found[_POLICIES] = adaptation.elastic_state()
         # Optimizers list parameters in the order in which they were first updated, which every worker has its own of.
-        return _in_order(found if adaptation is None else {**found, _POLICIES: adaptation.elastic_state()})
+        return _in_order(found)
 
 
 class Joining:
@@ -292,8 +298,8 @@ class Packed:
                     tensor.copy_(place.view(tensor.dtype).view(tensor.shape))
 
 
-#: Under which policies' state travels.
-_POLICIES = "paceline policies"
+#: Under which policies' state travels, and the number of steps that checkpoints go by.
+_POLICIES, _STEPS = "paceline policies", "paceline steps"
 
 
 def elastic(**parts: Stateful) -> Elastic:
@@ -333,11 +339,6 @@ def _leaves(state: Any, kind: type) -> Iterator[Any]:
     elif isinstance(state, (list, tuple)):
         for value in state:
             yield from _leaves(value, kind)
-
-
-def _place(tensor: torch.Tensor) -> tuple[int, int, torch.device]:
-    """Where it lies; tensors without elements lie nowhere."""
-    return (tensor.data_ptr(), tensor.nbytes, tensor.device)
 
 
 def _filled(frame: Any, own: Any) -> Any:

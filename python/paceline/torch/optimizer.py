@@ -102,8 +102,10 @@ class DistributedOptimizer(Optimizer):
             if broadcast:
                 horovod.broadcast_parameters(_parameters_and_buffers(model))
         self._mode: modes.Mode | None = None
+        #: Whether it is another than the program began with.
+        self._switched = False
         named = [(gradient.name, parameter) for parameter, gradient in self._gradients.items()]
-        self._replica = modes.Replica(self._worker, optimizer, named)
+        self._replica = modes.Replica(self._worker, optimizer, named, model)
         # Where steps begin is known better here than from the optimizer inside.
         self._membership = world.membership()
         self._begin_mode(modes.named(self._usual_mode() if mode is None else mode))
@@ -128,7 +130,10 @@ class DistributedOptimizer(Optimizer):
         >>> optimizer.mode
         'synchronous'
         """
-        following = modes.named(mode)
+        self._go_on_in(modes.named(mode))
+        self._switched = True
+
+    def _go_on_in(self, following: modes.Mode | None) -> None:
         self._check_mode(following)
         self._membership.let_in()
         self.drain()
@@ -195,7 +200,7 @@ class DistributedOptimizer(Optimizer):
     def elastic_state(self) -> dict[str, Any]:
         """For a worker that comes to the job: also in which order gradients go."""
         kept = None if self._mode is None else self._mode.elastic_state()
-        mode = {"mode": self._mode, "kept": kept}
+        mode = {"mode": self._mode, "kept": kept, "switched": self._switched}
         return {"inner": self.state_dict(), "order": self._order.known(), "unseen": self._unseen, **mode}
 
     def load_elastic_state(self, state: dict[str, Any]) -> None:
@@ -203,9 +208,53 @@ class DistributedOptimizer(Optimizer):
         self.adopt_mode(state["mode"])
         if self._mode is not None:
             self._mode.load_elastic_state(state["kept"])
+        self._switched = state["switched"]
         self.load_state_dict(state["inner"])
         self._order.adopt(state["order"])
         self._unseen = state["unseen"]
+
+    # What a checkpoint has.
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """The state of the optimizer inside, and how workers stay together."""
+        mode = self._mode
+        kept = None if mode is None else {"name": mode.name, "numbers": mode.numbers(), "kept": mode.elastic_state()}
+        return {"inner": self.state_dict(), "mode": kept, "switched": self._switched}
+
+    def load_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """Into the optimizer inside, :meth:`while_restored`."""
+        self.load_state_dict(state["inner"])
+
+    @contextlib.contextmanager
+    def while_restored(self, state: dict[str, Any]) -> Iterator[None]:
+        """Inside, all workers load the same; then they stay together as they did, or as the program says if it was never
+        otherwise."""
+        programs = self._mode
+        self._go_on_in(None)
+        yield
+        saved, self._switched = state["mode"], state["switched"]
+        try:
+            chosen = None if saved is None else modes.made(saved["name"], saved["numbers"])
+            self._go_on_in(chosen if self._switched else programs)
+        except PacelineError as error:
+            if self._worker.rank == 0:
+                print(f"paceline: workers stay together otherwise than in the checkpoint: {error}", file=sys.stderr, flush=True)
+            self._go_on_in(programs)
+        if self._mode is not None and saved is not None and (self.mode, self._mode.numbers()) == (saved["name"], tuple(saved["numbers"])):
+            self._mode.load_elastic_state(saved["kept"])
+
+    @property
+    def copied(self) -> bool:
+        """Whether each worker trains a copy of its own."""
+        return self._mode is not None
+
+    def means(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Whatever workers have copies of their own of, with its mean over all. All workers call it in the same step."""
+        self.drain()
+        if self._mode is None:
+            return []
+        self._mode.gather(self._replica)
+        return self._replica.means(self._mode.memories())
 
     def copies(self) -> list[tuple[str, torch.Tensor]] | None:
         """What workers have copies of their own of, which newcomers get the mean of; ``None`` if they train alike."""
@@ -256,13 +305,14 @@ class DistributedOptimizer(Optimizer):
 
     def heard_state(self) -> dict[str, Any]:
         """What whoever followed a step has not got by that."""
-        return {"groups": self._hyper_parameters(), "order": self._order.known(), "unseen": self._unseen}
+        known = {"order": self._order.known(), "unseen": self._unseen, "switched": self._switched}
+        return {"groups": self._hyper_parameters(), **known}
 
     def load_heard_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do."""
         self._use_hyper_parameters(state["groups"])
         self._order.adopt(state["order"])
-        self._unseen = state["unseen"]
+        self._unseen, self._switched = state["unseen"], state["switched"]
 
     @contextlib.contextmanager
     def undrained(self) -> Iterator[None]:
@@ -338,8 +388,15 @@ class DistributedOptimizer(Optimizer):
             raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
         self.drain()
         self._membership.check()
+        self._membership.stepping = True
         if self._mode is not None:
-            return self._step_by_itself(self._mode)
+            self._step_by_itself(self._mode)
+        else:
+            self._step_with_all()
+        self._membership.stepping = False
+
+    def _step_with_all(self) -> None:
+        """A step that all workers make alike."""
         # Whoever waited for all gradients, to look at them or to clip them, has no update left for the next step.
         synchronized = self._synchronized = self._agreed
         hooked = self._hooked
@@ -406,6 +463,8 @@ class DistributedOptimizer(Optimizer):
         if adaptation is not None:
             self._let_in_before_switching(adaptation)
             adaptation.before_step()
+        elif attached is not None:
+            attached.pass_step()
         tracing.step_over(crosses_step=False)
 
     def _exchange(self) -> Adaptation | None:

@@ -27,8 +27,11 @@ def main() -> None:
     truth = torch.randn(8, 1)
     generator = torch.Generator().manual_seed(pl.rank() + 10)
     losses, parameters, seen, lead = [], [], [], 0.0
+    counted = Counted()
     if by_policy:
         pl.attach(ByStep())
+    if "counted" in sys.argv:
+        pl.attach(counted)
     for name in [*names[1:], None]:
         for _ in range(steps):
             if pl.rank() == 1 and "slow" in sys.argv:
@@ -43,7 +46,7 @@ def main() -> None:
         lead = max(lead, getattr(optimizer._mode, "lead", 0.0))
         optimizer.switch(mode_of(name) if name is not None else "synchronous")
         parameters.append([value.sum().item() for value in model.state_dict().values()])
-    told = {"rank": pl.rank(), "losses": losses, "parameters": parameters, "seen": seen, "lead": lead}
+    told = {"rank": pl.rank(), "losses": losses, "parameters": parameters, "seen": seen, "lead": lead, "counted": counted.steps}
     print("RESULT " + json.dumps(told), flush=True)
     pl.shutdown()
 
@@ -56,6 +59,16 @@ class ByStep(pl.Policy):
     def after_step(self, ctx: pl.Context) -> None:
         if ctx.step in (10, 40):
             ctx.set_mode("averaging" if ctx.step == 10 else "synchronous", reason="it is time")
+
+
+class Counted(pl.Policy):
+    """Notes the steps that it is asked in, and those that it knows of then."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[int | None]] = []
+
+    def after_step(self, ctx: pl.Context) -> None:
+        self.steps.append([ctx.step, ctx.observed.step if ctx.observed else None])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Trains under policies and tells what each worker saw of them; see `test_policies.py`.
 
-``policies.py own`` attaches a policy of its own, ``policies.py named`` trains under what the command line named.
+``policies.py own`` attaches a policy of its own, ``policies.py named`` trains under what the command line named, and in
+``policies.py slowed`` one worker is slow for a while.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 
 import torch
 from torch import nn
@@ -63,6 +65,16 @@ class Dice(pl.Policy):
         self.refusals.append([wish, reason])
 
 
+class Watch(pl.Policy):
+    """Notes how many workers find the job slow."""
+
+    def __init__(self) -> None:
+        self.read: list[object] = []
+
+    def after_step(self, ctx: pl.Context) -> None:
+        self.read.append(ctx.interference)
+
+
 def main() -> None:
     pl.init()
     torch.manual_seed(1)
@@ -70,15 +82,17 @@ def main() -> None:
     optimizer = pl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model)
     loader = pl.ElasticDataLoader(torch.arange(SAMPLES, dtype=torch.float32), batch_size=4, seed=2)
     told: dict[str, object] = {}
-    policy = Dice()
+    policy = Watch() if sys.argv[1] == "slowed" else Dice()
     heard: list[list[object]] = []
-    if sys.argv[1] == "own":
+    if sys.argv[1] != "named":
         pl.attach(policy, loader=loader)
         if len(sys.argv) > 2:
             world.membership().adaptation.resizer = lambda wish: heard.append([wish.size, wish.step])
     used, sizes = [], []
     for _ in loader.epochs(EPOCHS):
         for batch in loader:
+            if sys.argv[1] == "slowed" and pl.rank() == 1 and 30 <= len(sizes) < 55:
+                time.sleep(0.2)
             used += batch.tolist()
             sizes.append(len(batch))
             loss = (model(batch[:, None] / SAMPLES) - 1).square().mean() * loader.weight
@@ -91,7 +105,8 @@ def main() -> None:
     optimizer.drain()
     told = {"used": used, "sizes": sizes, "rate": world.membership().adaptation.learning_rate}
     pl.detach()
-    told |= {"hooks": policy.hooks, "read": policy.read, "refusals": policy.refusals, "heard": heard}
+    noted = {} if isinstance(policy, Watch) else {"hooks": policy.hooks, "refusals": policy.refusals}
+    told |= {"read": policy.read, "heard": heard, **noted}
     told |= {"partition": settings["partition"], "parameters": [one.sum().item() for one in model.parameters()]}
     print("RESULT " + json.dumps(told), flush=True)
     pl.shutdown()

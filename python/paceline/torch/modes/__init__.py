@@ -7,6 +7,9 @@ to another while training; it makes all copies equal first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from paceline._native import PacelineError
 from paceline.adaptation import MODES
 from paceline.torch.modes.averaging import LocalSGD, ModelAveraging, PairAveraging
@@ -15,7 +18,8 @@ from paceline.torch.modes.replica import Mode, Replica
 from paceline.torch.modes.server import Asynchronous
 
 __all__ = [
-    "SYNCHRONOUS", "Asynchronous", "GroupAveraging", "LocalSGD", "Mode", "ModelAveraging", "PairAveraging", "Replica", "named",
+    "SYNCHRONOUS", "Asynchronous", "GroupAveraging", "LocalSGD", "Mode", "ModelAveraging", "PairAveraging", "Replica", "made",
+    "named",
 ]  # fmt: skip
 
 #: The mode that needs no other copies: gradients are averaged before they are applied.
@@ -34,7 +38,16 @@ def named(mode: Mode | str) -> Mode | None:
         return mode
     if mode == SYNCHRONOUS:
         return None
+    return made(mode)
+
+
+def made(name: str, numbers: Sequence[Any] = ()) -> Mode:
+    """A mode by its name and the numbers that it is made with, or the usual ones.
+
+    >>> made("local", LocalSGD(every=4).numbers())
+    LocalSGD(every=4)
+    """
     for kind in (ModelAveraging, PairAveraging, GroupAveraging, LocalSGD, Asynchronous):
-        if kind.name == mode:
-            return kind()
-    raise PacelineError(f"there is no mode `{mode}`; choose one of {', '.join(MODES)}")
+        if kind.name == name:
+            return kind(*numbers)
+    raise PacelineError(f"there is no mode `{name}`; choose one of {', '.join(MODES)}")

@@ -146,6 +146,7 @@ class LocalSGD(Mode):
     def settle(self, replica: Replica) -> None:
         for flight in replica.average(replica.values(), "copy"):
             flight.wait()
+        replica.average_buffers()
 
     def elastic_state(self) -> dict[str, Any]:
         return {"steps": self._steps}

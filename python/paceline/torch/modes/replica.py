@@ -60,6 +60,10 @@ class Mode:
         """No further step."""
         self.arrive(replica)
 
+    def gather(self, replica: Replica) -> None:
+        """Copies are what a mean of the model can be taken of. All workers call it in the same step, and go on as before."""
+        self.land(replica)
+
     def memories(self) -> list[torch.Tensor]:
         """What it keeps for each worker, as long on all; where copies are made equal, all get the mean."""
         return []
@@ -92,12 +96,15 @@ class Flight:
 
 
 class Replica:
-    """Parameters by name, the optimizer that updates them, and the worker that holds them."""
+    """Parameters by name, the model that they are of, the optimizer that updates them, and the worker that holds them."""
 
-    def __init__(self, worker: Worker, inner: Optimizer, named: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
+    def __init__(
+        self, worker: Worker, inner: Optimizer, named: Sequence[tuple[str, torch.nn.Parameter]], model: torch.nn.Module
+    ) -> None:
         self.worker = worker
         self.inner = inner
         self.named = list(named)
+        self._model = model
         #: What policies multiply the program's learning rate by.
         self.learning_rate = 1.0
         #: Copies have been trained on the samples of all steps below this one.
@@ -106,6 +113,10 @@ class Replica:
     def values(self) -> list[torch.Tensor]:
         """The parameters' own memory."""
         return [parameter.data for _, parameter in self.named]
+
+    def buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """What forward passes keep, such as the statistics of batch normalisation; counts are no matter of means."""
+        return [(name, buffer.detach()) for name, buffer in self._model.named_buffers() if buffer.is_floating_point()]
 
     def average(
         self, values: Sequence[torch.Tensor], what: str, ranks: Sequence[int] | None = None, reduce: str = "average"
@@ -126,23 +137,38 @@ class Replica:
         ]
 
     def equalize(self, memories: Sequence[torch.Tensor] = ()) -> None:
-        """Give all workers the mean of their copies, of what their optimizers remember, and of ``memories``."""
+        """Give all workers the mean of their copies, with buffers, of what their optimizers remember, and of ``memories``."""
         self._average_all(self.kept(memories))
 
     def kept(self, memories: Sequence[torch.Tensor] = ()) -> list[tuple[str, torch.Tensor]]:
         """What :meth:`equalize` makes equal, in the same order on all workers."""
         copies = [(f"copy of {name}", parameter.data) for name, parameter in self.named]
         more = [*self._memories(), *memories]
-        return copies + [(f"memory {number}", memory) for number, memory in enumerate(more)]
+        buffers = [(f"buffer {name}", buffer) for name, buffer in self.buffers()]
+        return copies + [(f"memory {number}", memory) for number, memory in enumerate(more)] + buffers
+
+    def means(self, memories: Sequence[torch.Tensor] = ()) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What :meth:`equalize` makes equal, each with its mean over all workers. Nothing is changed, and nobody's copy is held
+        by anything that anybody trains on."""
+        kept = self.kept(memories)
+        means = [(f"mean of {name}", value.clone()) for name, value in kept]
+        self._average_all(means, trained_on=False)
+        return [(value, mean) for (_, value), (_, mean) in zip(kept, means)]
 
     def hear(self, kept: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Take part in :meth:`equalize` of others, with zeros that are as long."""
         self._average_all(kept)
 
-    def _average_all(self, kept: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def average_buffers(self) -> None:
+        """All workers take the mean of what their forward passes kept."""
+        self._average_all([(f"buffer {name}", buffer) for name, buffer in self.buffers()])
+
+    def _average_all(self, kept: Sequence[tuple[str, torch.Tensor]], trained_on: bool = True) -> None:
         if self.worker.size == 1:
             return
-        flights = [self._post(value, name, min(place, len(self.named))) for place, (name, value) in enumerate(kept)]
+        flights = [
+            self._post(value, name, min(place, len(self.named)), trained_on=trained_on) for place, (name, value) in enumerate(kept)
+        ]
         for flight in flights:
             flight.wait()
 
@@ -163,9 +189,10 @@ class Replica:
         priority: int,
         ranks: Sequence[int] | None = None,
         reduce: str = "average",
+        trained_on: bool = True,
     ) -> Flight:
         flat, dtype = tensors.to_reduce(value, name, reduce)
-        holds = self.trained if self.worker.elastic else None
+        holds = self.trained if self.worker.elastic and trained_on else None
         rest = {"reduce": reduce, "priority": priority, "everyone": True, "holds": holds}
         handle = staging.start(self.worker, ranks, name, "all_reduce", dtype, [flat.numel()], flat, flat, rest)
         return Flight(value, flat, handle)

@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from paceline._native import Handle, PacelineError, Worker
-from paceline.torch import staging, tensors
+from paceline.torch import staging, state, tensors
 from paceline.torch.modes.replica import Mode, Replica
 
 
@@ -59,17 +59,28 @@ class Asynchronous(Mode):
 
     @torch.no_grad()
     def end(self, replica: Replica) -> None:
-        """Take the shares as all gradients left them."""
+        """Take the shares as all gradients left them, with what servers' optimizers remember."""
         assert self._server is not None
-        self._exchange(replica.worker, going_on=False)
+        worker = replica.worker
+        self._exchange(worker, going_on=False)
         self._server.finish()
         for rank, share in enumerate(self._shares):
             if share:
-                values = self._server.values() if rank == replica.worker.rank else _flat(share, gradients=False)
-                if replica.worker.size > 1:
-                    _post(replica.worker, None, "share", "broadcast", values, f"of {rank}", root=rank).wait()
+                values = self._server.values() if rank == worker.rank else _flat(share, gradients=False)
+                remembered = self._server.remembered() if rank == worker.rank else None
+                if worker.size > 1:
+                    _post(worker, None, "share", "broadcast", values, f"of {rank}", root=rank).wait()
+                    remembered = state.broadcast_object(remembered, rank)
                 _take(share, values)
+                _remember(replica.inner, share, remembered)
         self._server = None
+
+    def gather(self, replica: Replica) -> None:
+        # Servers have the model, and it is whole only when everybody's gradients are in it.
+        steps = self._steps
+        self.end(replica)
+        self.begin(replica)
+        self._steps = steps
 
     def _exchange(self, worker: Worker, going_on: bool) -> None:
         """Push gradients to every server, and pull what the shares are then."""
@@ -122,6 +133,14 @@ class _Server:
         """What the share is now."""
         with self._changed:
             return torch.cat([value.detach().reshape(-1) for value in self._kept.values()])
+
+    def remembered(self) -> list[dict[str, Any]]:
+        """What the optimizer keeps for each parameter of the share, in CPU memory."""
+        assert self._optimizer is not None
+        return [
+            {key: memory.cpu() if isinstance(memory, torch.Tensor) else memory for key, memory in self._optimizer.state[value].items()}
+            for value in self._kept.values()
+        ]
 
     def finish(self) -> None:
         """Wait until every worker has said that it pushes no more."""
@@ -208,6 +227,14 @@ def _like(inner: Optimizer, kept: dict[torch.nn.Parameter, torch.nn.Parameter]) 
         for key, memory in inner.state.get(parameter, {}).items():
             made.state[value][key] = memory.clone() if isinstance(memory, torch.Tensor) else memory
     return made
+
+
+def _remember(inner: Optimizer, share: Sequence[torch.nn.Parameter], remembered: Any) -> None:
+    """Let the program's optimizer have what a server's kept for it."""
+    for parameter, kept in zip(share, remembered):
+        for key, memory in kept.items():
+            shaped = isinstance(memory, torch.Tensor) and memory.shape == parameter.shape
+            inner.state[parameter][key] = memory.to(parameter.device, copy=True) if shaped else memory
 
 
 def _flat(share: Sequence[torch.nn.Parameter], gradients: bool) -> torch.Tensor:
