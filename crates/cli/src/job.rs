@@ -81,8 +81,13 @@ fn shown(name: &str, status: &Status) -> String {
     for member in &status.members {
         let rank = member.rank.map_or("-".to_string(), |rank| rank.to_string());
         let standing = format!("{:?}", member.standing).to_lowercase();
+        let heard = match member.heard {
+            None => String::new(),
+            Some(seconds @ ..=1) => format!("  heard {seconds} s ago"),
+            Some(seconds) => format!("  not heard for {seconds} s"),
+        };
         text += &format!(
-            "  rank {rank:>4}  {standing:<9}  step {:>8}  pid {:>7}  {}\n",
+            "  rank {rank:>4}  {standing:<9}  step {:>8}  pid {:>7}  {}{heard}\n",
             member.step, member.process, member.host
         );
     }

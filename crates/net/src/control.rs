@@ -3,8 +3,10 @@
 //! this file knows nothing of the engine.
 
 mod comeback;
+mod heartbeat;
 
-pub(crate) use comeback::Comeback;
+pub(crate) use comeback::{Comeback, WayBack};
+use heartbeat::Heartbeat;
 
 use crate::{
     coordinator::{CoordinatorMessage, DECISION_BYTES, Fate, Pace, Sighting, WorkerMessage},
@@ -14,7 +16,7 @@ use crate::{
     runtime::helm::lock,
     watching::Watching,
 };
-use paceline_job::{View, ViewVersion, WorkerId};
+use paceline_job::{Rank, View, ViewVersion, WorkerId};
 use paceline_sync::agreement::{
     Agreed, Ballot, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
 };
@@ -22,7 +24,7 @@ use std::{
     fmt,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -31,7 +33,7 @@ use std::{
 /// Decisions that may wait to be sent.
 const DECISIONS_AT_ONCE: usize = 16;
 
-/// How often a worker of an elastic job says how far it is, for people who ask.
+/// The shortest time that steps are counted in.
 const PACE: Duration = Duration::from_secs(1);
 
 /// See the file's first paragraph.
@@ -64,6 +66,12 @@ struct Desk {
     successor: OnceLock<SuccessorSink>,
     /// In an elastic job, the way back to a coordinator.
     comeback: OnceLock<Comeback>,
+    /// In other jobs, who is told that the coordinator gave up a worker.
+    abandoned: OnceLock<AbandonedSink>,
+    /// Whether the program waits for others in an operation.
+    in_wait: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Threads that wait here.
+    waiting: AtomicU32,
     /// Told if somebody watches the job.
     watching: Arc<Watching>,
     /// Whether tuners rest.
@@ -84,13 +92,18 @@ pub(crate) enum News {
 /// Told of it.
 pub(crate) type SuccessorSink = Box<dyn Fn(News) + Send + Sync>;
 
+/// Told which worker the job ends without, and why.
+pub(crate) type AbandonedSink = Box<dyn Fn(Rank, Fate) + Send + Sync>;
+
 struct State {
     participant: Participant,
     /// What the thread is to send. At most one proposal and one view put in force wait at a time.
     outgoing: Vec<ToRegistrar>,
     /// What else. At most one of each kind in a second, but for decisions.
     remarks: Vec<WorkerMessage>,
-    /// When the pace was last told, and in which step.
+    /// The step that this worker is in, and how many it makes in a second.
+    pace: (u64, f64),
+    /// When that was last worked out, and in which step.
     paced: (Instant, u64),
     /// Whether a view was entered that the driver does not have yet: what succeeds it has to wait.
     entering: bool,
@@ -133,6 +146,21 @@ pub(crate) struct Begun {
     pub(crate) entered: bool,
 }
 
+/// A step begins: how many that makes in a second, if they were last counted a while ago.
+fn keep_pace(state: &mut State, step: u64) {
+    state.pace.0 = step;
+    let (since, before) = state.paced;
+    let elapsed = since.elapsed();
+    if elapsed < PACE {
+        return;
+    }
+    state.paced = (Instant::now(), step);
+    // The first is of no use: it does not know where this worker began.
+    if before > 0 {
+        state.pace.1 = step.saturating_sub(before) as f64 / elapsed.as_secs_f64();
+    }
+}
+
 impl Control {
     /// Not read before [`Control::start`]: until then the view is the caller's to change.
     pub(crate) fn new(
@@ -146,6 +174,7 @@ impl Control {
             participant,
             outgoing: Vec::new(),
             remarks: Vec::new(),
+            pace: (0, 0.0),
             paced: (Instant::now(), 0),
             entering: false,
             proposal: None,
@@ -160,6 +189,9 @@ impl Control {
             coordinator,
             successor: OnceLock::new(),
             comeback: OnceLock::new(),
+            abandoned: OnceLock::new(),
+            in_wait: OnceLock::new(),
+            waiting: AtomicU32::new(0),
             watching,
             paused: AtomicBool::new(false),
         };
@@ -222,13 +254,14 @@ impl Control {
             match begin {
                 Begin::Same => {
                     let view = participant.view().clone();
-                    self.tell_pace(&mut state, step);
+                    keep_pace(&mut state, step);
                     return Ok(Turn::Begun(Begun { step, view, entered: false }));
                 }
                 Begin::Enter(view) => {
                     *entering = gathering.is_some();
                     // Of the view before: there others have merely gone on.
                     accused.retain(|(_, version)| *version >= view.version);
+                    keep_pace(&mut state, step);
                     self.desk.waker.wake();
                     return Ok(Turn::Begun(Begun { step, view, entered: true }));
                 }
@@ -279,25 +312,6 @@ impl Control {
         }
     }
 
-    /// Say how far this worker is, if that was a while ago.
-    fn tell_pace(&self, state: &mut State, step: u64) {
-        if state.participant.view().membership.is_fixed() {
-            return;
-        }
-        let (since, before) = state.paced;
-        let elapsed = since.elapsed();
-        if elapsed < PACE {
-            return;
-        }
-        let rate = step.saturating_sub(before) as f64 / elapsed.as_secs_f64();
-        // The first is of no use: it does not know where this worker began.
-        let rate = if before == 0 { 0.0 } else { rate };
-        state.paced = (Instant::now(), step);
-        state.remarks.retain(|remark| !matches!(remark, WorkerMessage::Progress(_)));
-        state.remarks.push(WorkerMessage::Progress(Pace { step, rate }));
-        self.desk.waker.wake();
-    }
-
     /// Show this to whoever watches, instead of what could not be sent yet.
     pub(crate) fn show(&self, seen: Sighting) {
         let mut state = self.desk.state();
@@ -344,6 +358,18 @@ impl Control {
     /// Take this way back if the coordinator is gone.
     pub(crate) fn on_loss(&self, comeback: Comeback) {
         let again = self.desk.comeback.set(comeback).is_err();
+        debug_assert!(!again, "said once, before the line is read");
+    }
+
+    /// In a job that is not elastic, tell this of a worker that the coordinator gave up.
+    pub(crate) fn on_abandoned(&self, sink: AbandonedSink) {
+        let again = self.desk.abandoned.set(sink).is_err();
+        debug_assert!(!again, "said once, before the line is read");
+    }
+
+    /// Ask this whether the program waits for others in an operation.
+    pub(crate) fn while_waiting(&self, in_wait: impl Fn() -> bool + Send + Sync + 'static) {
+        let again = self.desk.in_wait.set(Box::new(in_wait)).is_err();
         debug_assert!(!again, "said once, before the line is read");
     }
 
@@ -463,7 +489,9 @@ impl Desk {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let waited = self.changed.wait_timeout(state, limit);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -473,19 +501,26 @@ impl Desk {
 
     /// The thread: read and write until told to stop or the connection ends.
     fn attend(&self, mut channel: ControlChannel, wakened: &Wakened) -> Option<ControlChannel> {
+        let mut pulse = Heartbeat::new();
         while !self.stop.load(Ordering::Acquire) {
             wakened.drain();
-            let mut entries = match self.exchange(&mut channel) {
-                Ok(unsent) => {
-                    [handshake::entry(wakened, false), handshake::entry(&channel, unsent)]
-                }
-                Err(_) => {
+            if pulse.is_due() {
+                let pace = self.pace();
+                self.state().remarks.push(WorkerMessage::Alive(pace));
+            }
+            let unsent = match self.exchange(&mut channel, &mut pulse) {
+                Ok(unsent) if !self.is_succeeded(&channel, &mut pulse) => unsent,
+                _ => {
                     // Whatever it was, nothing more comes of this connection; who needs it is told.
                     channel = self.come_back(wakened)?;
+                    pulse = Heartbeat::new();
                     continue;
                 }
             };
-            if handshake::wait(&mut entries, None).is_err() {
+            pulse.held_up = unsent;
+            let mut entries =
+                [handshake::entry(wakened, false), handshake::entry(&channel, unsent)];
+            if handshake::wait(&mut entries, Some(pulse.rest())).is_err() {
                 self.disconnect(false);
                 return None;
             }
@@ -493,8 +528,20 @@ impl Desk {
         Some(channel)
     }
 
+    fn pace(&self) -> Pace {
+        let (step, rate) = self.state().pace;
+        let in_operation = self.in_wait.get().is_some_and(|in_wait| in_wait());
+        Pace { step, rate, waits: in_operation || self.waiting.load(Ordering::Relaxed) > 0 }
+    }
+
+    /// Whether the coordinator was silent for so long that another may have its seat, and another has.
+    fn is_succeeded(&self, channel: &ControlChannel, pulse: &mut Heartbeat) -> bool {
+        let Some(comeback) = self.comeback.get() else { return false };
+        pulse.is_in_doubt() && comeback.is_elsewhere(&channel.peer())
+    }
+
     /// Hear all that has come, and send all that is to be sent; whether some of that has to wait.
-    fn exchange(&self, channel: &mut ControlChannel) -> Result<bool> {
+    fn exchange(&self, channel: &mut ControlChannel, pulse: &mut Heartbeat) -> Result<bool> {
         loop {
             let mut state = self.state();
             for message in std::mem::take(&mut state.remarks) {
@@ -506,8 +553,13 @@ impl Desk {
             drop(state);
             // A failure to write shows as a closed connection when it is read, after the last words that came.
             let unsent = channel.flush().unwrap_or(false);
-            match channel.try_receive()? {
+            let received = channel.try_receive()?;
+            if received.is_some() {
+                pulse.hear();
+            }
+            match received {
                 None => return Ok(unsent),
+                Some(CoordinatorMessage::Alive) => {}
                 Some(CoordinatorMessage::Agreement(message)) => {
                     let mut state = self.state();
                     let State { participant, outgoing, .. } = &mut *state;
@@ -525,6 +577,11 @@ impl Desk {
                             }
                             self.changed.notify_all();
                         }
+                    }
+                }
+                Some(CoordinatorMessage::Gone { rank, fate: fate @ Fate::Silent { .. } }) => {
+                    if let Some(abandoned) = self.abandoned.get() {
+                        abandoned(rank, fate);
                     }
                 }
                 // The engine hears from the peers themselves who is gone.

@@ -42,9 +42,12 @@ use audience::Audience;
 use door::{Arrival, Doorman};
 use elastic::Ask;
 use notes::{Kept, Notes};
-use paceline_job::{Batch, Fusion, Measured, Membership, Rank, Settings, View, Worker, WorkerId};
+use paceline_job::{
+    Batch, Fusion, Measured, Membership, Rank, Settings, Time, View, Worker, WorkerId,
+};
 use paceline_sync::{
     agreement::{Limits, Registrar, Summons},
+    liveness::{HEARTBEAT, PATIENCE, Progress as Stride, Vigil},
     survey::Finding,
 };
 use roster::{Roster, Ticket};
@@ -57,7 +60,7 @@ use std::{
         mpsc::{Receiver, TryRecvError, sync_channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long a coordinator waits for all workers if nothing else is said.
@@ -75,11 +78,6 @@ const NOT_ITS_TO_MEASURE: &str = "it measured what was not its to measure";
 
 /// How long workers of a job may take to come back to a coordinator that was restarted. They try several times a second.
 const GRACE: Duration = Duration::from_secs(10);
-
-/// A machine that vanishes without closing its connections is noticed after about 25 seconds.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 3;
 
 /// What a coordinator needs to know.
 #[derive(Clone, Debug)]
@@ -100,6 +98,9 @@ pub struct CoordinatorConfig {
     pub join_timeout: Duration,
     /// How long one connection may take to prove itself and to ask to take part.
     pub handshake_timeout: Duration,
+    /// A worker that was not heard for so long is lost: its process is stopped, or its machine cannot be reached. Time in
+    /// which the coordinator itself was stopped does not count.
+    pub patience: Duration,
     /// Who came, who was refused and why, who has gone.
     pub log: Log,
     /// How many workers the job may have if they come and go; none if a lost one ends the job.
@@ -132,6 +133,7 @@ impl CoordinatorConfig {
             batch: Batch::default(),
             join_timeout: JOIN_TIMEOUT,
             handshake_timeout: HANDSHAKE_TIMEOUT,
+            patience: PATIENCE,
             log: Log::default(),
             elastic: None,
             resizer: None,
@@ -239,6 +241,8 @@ impl Coordinator {
             deadline: Deadline::after(config.join_timeout),
             grace: registrar.is_some().then(|| Deadline::after(GRACE)),
             members: Vec::new(),
+            began: Instant::now(),
+            vigil: Vigil::new(config.patience, Time::ZERO),
             registrar,
             audience: Audience::default(),
             census: Census { wanted: config.size, ..Census::default() },
@@ -326,7 +330,8 @@ struct Member {
     name: String,
     /// Its process on its host, if it said.
     process: u32,
-    pace: Pace,
+    /// None before its first heartbeat: until then it prepares, and time limits of joining hold.
+    stride: Option<Stride>,
     seat: Seat,
 }
 
@@ -359,6 +364,9 @@ struct Service {
     deadline: Deadline,
     /// At most `config.size`, or [`MAXIMUM_WORKERS`] where they come and go.
     members: Vec<Member>,
+    began: Instant,
+    /// Over members that have heartbeats.
+    vigil: Vigil,
     /// Once the first view is out.
     registrar: Option<Registrar>,
     audience: Audience,
@@ -394,7 +402,9 @@ impl Service {
             );
             let gathering = matches!(self.phase, Phase::Gathering).then_some(self.deadline);
             let deadlines = [gathering, self.grace].into_iter().flatten();
-            let limit = deadlines.map(|it| it.remaining()).chain(self.notes.due()).min();
+            let limits = deadlines.map(|it| it.remaining()).chain(self.notes.due());
+            let watching = self.members.iter().any(|member| member.stride.is_some());
+            let limit = limits.chain(watching.then_some(HEARTBEAT)).min();
             if let Err(error) = handshake::wait(&mut entries, limit) {
                 self.config.log.line(&format!("coordinator stops: {error}"));
                 return;
@@ -409,6 +419,32 @@ impl Service {
             for (index, fate) in departed.into_iter().rev() {
                 self.bury(index, fate);
             }
+            self.give_up_the_silent();
+        }
+    }
+
+    /// All that had come is read: whoever still was not heard for too long is lost.
+    fn give_up_the_silent(&mut self) {
+        self.vigil.look(Time::ZERO.after(self.began.elapsed()));
+        for index in (0..self.members.len()).rev() {
+            let heard = self.members[index].stride.map(|stride| stride.heard);
+            if let Some(heard) = heard.filter(|heard| self.vigil.is_lost(*heard)) {
+                let fate = Fate::Silent { seconds: self.vigil.silence(heard).as_secs() };
+                self.dismiss(index, &fate);
+                self.census.silent.push(self.members[index].process);
+                self.bury(index, fate);
+                self.tell_resizer(Occasion::Silent);
+            }
+        }
+    }
+
+    /// Whatever stopped it, it may go on one day: then it finds that it is out of the job, and why.
+    fn dismiss(&mut self, index: usize, fate: &Fate) {
+        let id = self.members[index].id();
+        let rank = id.and_then(|id| self.registrar.as_ref()?.view().rank_of(id));
+        if let Some(rank) = rank {
+            let gone = CoordinatorMessage::Gone { rank, fate: fate.clone() };
+            tell(&mut self.members[index].channel, &gone);
         }
     }
 
@@ -440,9 +476,8 @@ impl Service {
         match admitted {
             Ok(seat) => {
                 keep_alive(&channel);
-                let pace = Pace::default();
                 let newcomer = !matches!(seat, Seat::Gathering(_));
-                self.members.push(Member { channel, name, process, pace, seat });
+                self.members.push(Member { channel, name, process, stride: None, seat });
                 if newcomer {
                     self.brief(self.members.len() - 1);
                 }
@@ -474,8 +509,8 @@ impl Service {
             self.bury(index, Fate::Lost);
         }
         keep_alive(&channel);
-        let (pace, seat) = (Pace::default(), Seat::Taken(worker));
-        self.members.push(Member { channel, name, process, pace, seat });
+        let seat = Seat::Taken(worker);
+        self.members.push(Member { channel, name, process, stride: None, seat });
         self.brief(self.members.len() - 1);
         self.tell_progress();
     }
@@ -612,11 +647,13 @@ impl Service {
             (WorkerMessage::Resize { size }, _) => self.wish_for(index, size),
             (WorkerMessage::Retire, Some(id)) => self.let_go(index, id),
             (WorkerMessage::Retire, None) => return failed("it has no view to leave yet"),
-            (WorkerMessage::Progress(pace), _) => self.members[index].pace = pace,
+            (WorkerMessage::Alive(Pace { step, rate, waits }), _) => {
+                let now = self.vigil.pulse();
+                let Member { stride, channel, .. } = &mut self.members[index];
+                stride.get_or_insert(Stride::new(now)).hear(now, step, rate, waits);
+                tell(channel, &CoordinatorMessage::Alive);
+            }
             (WorkerMessage::Seen(sighting), Some(id)) => {
-                // Workers of a job of fixed size say so nowhere else.
-                let step = sighting.step + sighting.ends.len() as u64;
-                self.members[index].pace = Pace { step, rate: sighting.speed };
                 self.observe(|| Observation::Seen { id, sighting });
             }
             (WorkerMessage::Decided { text }, Some(id)) => {
@@ -761,11 +798,8 @@ fn tell(channel: &mut MessageChannel, message: &CoordinatorMessage) {
     }
 }
 
+/// For as long as a worker prepares, and has no heartbeats of its own.
 fn keep_alive(channel: &MessageChannel) {
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_RETRIES);
-    // Where the system refuses, a vanished machine is noticed later, by its peers.
-    let _ = socket2::SockRef::from(channel.stream()).set_tcp_keepalive(&keepalive);
+    // Where the system refuses, a vanished machine is noticed later.
+    let _ = handshake::keep_alive(channel.stream());
 }

@@ -25,6 +25,7 @@ use crate::{
     sealed::Seal,
     secret::{Secret, random_bytes},
 };
+use paceline_sync::liveness::PATIENCE;
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
@@ -32,7 +33,7 @@ use std::{
 };
 
 /// Both sides of a connection must speak this version.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// How long a stranger may take to prove that it holds the secret.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -410,6 +411,18 @@ fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Deadline) -> 
 }
 
 /// A socket says "would block" both when a timeout passed and when it is in non-blocking mode.
+/// Let the kernel ask a silent peer's kernel: a machine that vanished shows as a closed connection within
+/// [`PATIENCE`]. A process that is merely slow or stopped still answers; see [`paceline_sync::liveness`].
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    const QUESTIONS: u32 = 3;
+    let interval = PATIENCE / (1 + QUESTIONS);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(interval)
+        .with_interval(interval)
+        .with_retries(QUESTIONS);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
 pub(crate) fn is_timeout(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)

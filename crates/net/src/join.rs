@@ -11,6 +11,7 @@ pub(crate) use host::resolve;
 pub use host::{host_identity, interface_address, tune};
 
 use crate::{
+    control::WayBack,
     coordinator::{
         COORDINATOR_MESSAGE_BYTES, Coordinator, CoordinatorConfig, CoordinatorMessage, Fate,
         JOIN_TIMEOUT, JobId, Join, Log, Return, WorkerMessage, decode_coordinator_message, encode,
@@ -31,6 +32,7 @@ use std::{
     ops::RangeInclusive,
     os::fd::{AsRawFd, RawFd},
     path::PathBuf,
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -129,21 +131,32 @@ pub(crate) struct Reunion {
     pub(crate) config: JoinConfig,
 }
 
-impl Reunion {
-    /// Connect with whoever is the job's coordinator now, as a worker that has a place in it.
-    pub(crate) fn come_back(&self, worker: WorkerId) -> Result<ControlChannel> {
-        let JoinConfig { coordinator, secret, encryption, .. } = &self.config;
+/// The way back to the job's coordinator, for a worker that has a place in it.
+pub(crate) struct PlaceOf(pub(crate) Arc<Reunion>, pub(crate) WorkerId);
+
+impl WayBack for PlaceOf {
+    fn come_back(&self) -> Result<ControlChannel> {
+        let PlaceOf(reunion, worker) = self;
+        let JoinConfig { coordinator, secret, encryption, .. } = &reunion.config;
         let addresses = Rendezvous::parse(coordinator)?.resolve()?;
         let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
         let connection =
             mesh::knock_once(&addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
         let mut control = ControlChannel::new(connection)?;
         control.send(&WorkerMessage::Return(Return {
-            job: self.job.clone(),
-            worker,
+            job: reunion.job.clone(),
+            worker: *worker,
             process: std::process::id(),
         }))?;
         Ok(control)
+    }
+
+    fn is_elsewhere(&self, address: &str) -> bool {
+        // One that has an address of its own may be stopped for a while; nobody takes its place.
+        let Ok(Rendezvous::Etcd(etcd)) = Rendezvous::parse(&self.0.config.coordinator) else {
+            return false;
+        };
+        matches!(etcd.locate(), Ok(Some(holder)) if holder != address)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     element::Element,
     error::{NetError, Result},
     handle::Completion,
-    join::Joined,
+    join::{Joined, PlaceOf},
     metering::{Metering, Posting},
     pending::{Buffers, Handle, Pending},
     rendezvous::Candidate,
@@ -197,13 +197,21 @@ impl Worker {
                 move || helm.run()
             })
             .map_err(NetError::from)?;
+        let waiting = helm.clone();
+        control.while_waiting(move || waiting.has_waiting());
         let elastic = match reunion {
-            None => None,
+            None => {
+                let helm = helm.clone();
+                control.on_abandoned(Box::new(move |rank, fate| {
+                    helm.with(|driver| driver.abandon(rank, &fate.to_string()));
+                    helm.stir();
+                }));
+                None
+            }
             Some(reunion) => {
                 let accuse = Box::new(control.accuser());
                 let reunion = Arc::new(reunion);
-                let way_back = reunion.clone();
-                control.on_loss(Box::new(move || way_back.come_back(me)));
+                control.on_loss(Box::new(PlaceOf(reunion.clone(), me)));
                 let succession =
                     Succession::start(me, helm.clone(), reunion, config.transport, accuse)?;
                 control.on_succession(Box::new(succession.sink()));

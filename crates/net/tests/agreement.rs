@@ -362,7 +362,10 @@ fn coordinator_that(then: Option<ToParticipant>) -> Worker {
         let change = Change::Settings(other);
         let prepare = ToParticipant::Prepare { ballot, step: 2, version, change };
         say(&CoordinatorMessage::Agreement(prepare));
-        let answer = decode_worker_message(&read_frame(&mut stream)).unwrap();
+        let mut next = || decode_worker_message(&read_frame(&mut stream)).unwrap();
+        let first = next();
+        assert!(matches!(first, WorkerMessage::Alive(_)), "{first:?}");
+        let answer = next();
         let promise = ToRegistrar::Promise { ballot, next: 0 };
         assert_eq!(answer, WorkerMessage::Agreement(promise));
         promised.send(()).unwrap();
@@ -370,7 +373,8 @@ fn coordinator_that(then: Option<ToParticipant>) -> Worker {
             let body = serde_json::to_vec(&CoordinatorMessage::Agreement(then)).unwrap();
             stream.write_all(&framed(&body)).unwrap();
             // Stay until the worker leaves.
-            read_frame(&mut stream);
+            let alive = |said: &WorkerMessage| matches!(said, WorkerMessage::Alive(_));
+            while alive(&decode_worker_message(&read_frame(&mut stream)).unwrap()) {}
             thread::sleep(Duration::from_secs(2));
         }
     });

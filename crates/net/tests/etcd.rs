@@ -122,6 +122,23 @@ fn workers_outlive_the_one_that_has_the_seat() {
 }
 
 #[test]
+fn workers_go_on_without_the_one_that_has_the_seat_and_is_frozen() {
+    let Some(server) = Server::start() else { return };
+    let mut workers = workers(&server, 3);
+    workers[1].read_until("step 10 ").unwrap();
+    let holder = server.etcd("training").locate().unwrap();
+    workers[0].signal(libc::SIGSTOP);
+    // Another takes the seat when its lease is over, finds the others, and that the one before does not come.
+    workers[1].read_until("with 2").expect("the job goes on");
+    assert_ne!(server.etcd("training").locate().unwrap(), holder);
+    workers[0].signal(libc::SIGCONT);
+    let last_words = workers[0].read_until("failed: ").expect("it is out of the job");
+    assert!(last_words.contains("the job goes on without this worker"), "{last_words}");
+    workers.remove(0);
+    see_equal_ends(workers.iter_mut(), 2);
+}
+
+#[test]
 fn workers_train_on_while_etcd_is_away() {
     let Some(mut server) = Server::start() else { return };
     let mut workers = workers(&server, 2);

@@ -12,6 +12,7 @@ pub mod event;
 pub mod frame;
 pub mod groups;
 pub mod listing;
+pub mod liveness;
 pub mod metrics;
 pub mod policy;
 pub mod program;

@@ -432,6 +432,11 @@ impl Job<'_> {
             if !ended.is_empty() {
                 events.push(Event::Needs(self.launch.needed()));
             }
+            if told && let Some(census) = self.census() {
+                // Stopped, or as good as that: nothing else ends them, and the report names whom a signal ended.
+                let silent = workers.0.iter().filter(|it| census.silent.contains(&it.pid()));
+                silent.for_each(|worker| worker.signal(libc::SIGKILL));
+            }
             let asked = self.arguments.elastic && (told || !ended.is_empty());
             if self.launch.wishes().take().is_some() {
                 events.push(Event::Resized);

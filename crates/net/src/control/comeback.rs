@@ -9,8 +9,17 @@ use crate::{
 };
 use std::{sync::atomic::Ordering, time::Duration};
 
-/// Connects with whoever is the job's coordinator now, or fails within a few seconds.
-pub(crate) type Comeback = Box<dyn Fn() -> Result<ControlChannel> + Send + Sync>;
+/// Where a job's coordinator is to be found.
+pub(crate) trait WayBack: Send + Sync {
+    /// Connect with whoever is the coordinator now, or fail within a few seconds.
+    fn come_back(&self) -> Result<ControlChannel>;
+
+    /// Whether it is known that the coordinator is not the one at this address any more; within a few seconds.
+    fn is_elsewhere(&self, address: &str) -> bool;
+}
+
+/// One such way.
+pub(crate) type Comeback = Box<dyn WayBack>;
 
 /// How long a coordinator may be away. After that, workers train on as long as nobody is lost.
 const AWAY: Duration = Duration::from_secs(120);
@@ -28,7 +37,7 @@ impl Desk {
         let comeback = comeback?;
         let away = Deadline::after(AWAY);
         while !self.stop.load(Ordering::Acquire) && !away.remaining().is_zero() {
-            if let Ok(channel) = comeback() {
+            if let Ok(channel) = comeback.come_back() {
                 self.resume();
                 return Some(channel);
             }

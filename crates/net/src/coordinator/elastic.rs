@@ -11,7 +11,10 @@ use crate::{
     runtime::helm::lock,
 };
 use paceline_job::{Settings, View, Worker, WorkerId};
-use paceline_sync::agreement::{Registrar, is_for_any_members};
+use paceline_sync::{
+    agreement::{Registrar, is_for_any_members},
+    liveness::Progress as Stride,
+};
 use std::{
     fmt,
     sync::{
@@ -34,11 +37,14 @@ pub struct Census {
     pub entered: Vec<u32>,
     /// Those of them that were asked to leave.
     pub retired: Vec<u32>,
+    /// Processes of which nothing was heard for too long: whatever they do, the job goes on or ends without them.
+    pub silent: Vec<u32>,
     /// Whether workers are done, so that nobody is needed any more.
     pub done: bool,
 }
 
-/// Told how many workers a job is to have, once the first view is out and when that changes; and when somebody has entered.
+/// Told how many workers a job is to have, once the first view is out and when that changes; and when somebody has entered,
+/// or is silent.
 #[derive(Clone)]
 pub struct Resizer(Arc<dyn Fn(Occasion) + Send + Sync>);
 
@@ -49,6 +55,8 @@ pub enum Occasion {
     Wanted(usize),
     /// Somebody takes part that did not before.
     Entered,
+    /// Nothing was heard of somebody for too long.
+    Silent,
 }
 
 impl Resizer {
@@ -228,7 +236,7 @@ impl Service {
         self.tell_resizer(Occasion::Wanted(size));
     }
 
-    fn tell_resizer(&self, occasion: Occasion) {
+    pub(super) fn tell_resizer(&self, occasion: Occasion) {
         if let Some(Resizer(told)) = &self.config.resizer {
             told(occasion);
         }
@@ -283,7 +291,8 @@ impl Service {
         let mut members: Vec<MemberStatus> =
             self.members.iter().map(|member| self.standing(member)).collect();
         members.sort_by_key(|member| (member.rank.is_none(), member.rank, member.id));
-        let rates = self.members.iter().map(|member| member.pace.rate).filter(|rate| *rate > 0.0);
+        let strides = self.members.iter().filter_map(|member| member.stride);
+        let rates = strides.map(|stride| stride.rate).filter(|rate| *rate > 0.0);
         Status {
             job: self.job.to_string(),
             view: registrar.map(|registrar| registrar.view().version),
@@ -303,6 +312,7 @@ impl Service {
             (Seat::Gathering(_), _) | (_, None) => Standing::Gathering,
             (Seat::Waiting(_), _) => Standing::Preparing,
             (_, Some(registrar)) if among(registrar.retiring()) => Standing::Leaving,
+            _ if rank.is_some() && self.is_slow(member) => Standing::Slow,
             _ if rank.is_some() => Standing::Working,
             (Seat::Taken(id), Some(registrar)) => {
                 match registrar.newcomers().iter().position(|worker| worker.id == *id) {
@@ -321,7 +331,17 @@ impl Service {
             }
             _ => String::new(),
         };
-        let (process, step) = (member.process, member.pace.step);
-        MemberStatus { id, rank, host, process, standing, step }
+        let (process, step) = (member.process, member.stride.map_or(0, |stride| stride.step));
+        let heard = member.stride.map(|stride| self.vigil.silence(stride.heard).as_secs());
+        MemberStatus { id, rank, host, process, standing, step, heard }
+    }
+
+    /// Whether other workers of the view wait for this one.
+    fn is_slow(&self, member: &Member) -> bool {
+        let Some(view) = self.registrar.as_ref().map(Registrar::view) else { return false };
+        let inside = |member: &&Member| member.id().is_some_and(|id| view.rank_of(id).is_some());
+        let strides = self.members.iter().filter(inside).filter_map(|member| member.stride);
+        let strides: Vec<Stride> = strides.collect();
+        member.stride.is_some_and(|stride| stride.is_slow(&strides, &self.vigil))
     }
 }

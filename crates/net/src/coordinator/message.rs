@@ -83,6 +83,11 @@ pub enum Fate {
     },
     /// Its connection closed, and it had not said good-bye.
     Lost,
+    /// Nothing was heard of it for too long, though its connection is open.
+    Silent {
+        /// So long.
+        seconds: u64,
+    },
 }
 
 impl fmt::Display for Fate {
@@ -92,6 +97,10 @@ impl fmt::Display for Fate {
             // Escaped: one line, whatever a worker says.
             Fate::Failed { reason } => write!(f, "it failed: {}", reason.escape_debug()),
             Fate::Lost => f.write_str("its connection closed"),
+            Fate::Silent { seconds } => write!(
+                f,
+                "nothing was heard of it for {seconds} s: its process is stopped, or its machine cannot be reached"
+            ),
         }
     }
 }
@@ -146,8 +155,9 @@ pub enum WorkerMessage {
     },
     /// It wants to leave, after a step that all agree on: what it runs on will not be there for long.
     Retire,
-    /// How far it is; now and then, for people.
-    Progress(Pace),
+    /// It lives, and how far it is; every [heartbeat](paceline_sync::liveness::HEARTBEAT), from when its line is read. It is
+    /// answered.
+    Alive(Pace),
     /// What it saw of its last steps, if the job is watched.
     Seen(Box<Sighting>),
     /// What a tuner or a policy at this worker decided, if the job is watched.
@@ -168,8 +178,10 @@ pub enum WorkerMessage {
 pub struct Pace {
     /// The step it is in.
     pub step: u64,
-    /// Steps in a second, lately.
+    /// Steps in a second, lately; zero while that is not known.
     pub rate: f64,
+    /// Whether its program waits for other workers.
+    pub waits: bool,
 }
 
 /// From the coordinator to a worker. The first is an answer to its [`Join`].
@@ -205,6 +217,8 @@ pub enum CoordinatorMessage {
     },
     /// The coordinator's part in agreeing on the next view.
     Agreement(ToParticipant),
+    /// The coordinator lives: the answer to a [heartbeat](WorkerMessage::Alive).
+    Alive,
     /// Somebody watches the job: say what is to be [seen](WorkerMessage::Seen).
     Watch,
     /// Whether tuners rest.
@@ -355,7 +369,7 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
         | WorkerMessage::Enter
         | WorkerMessage::Resize { .. }
         | WorkerMessage::Retire
-        | WorkerMessage::Progress(_)) => Ok(message),
+        | WorkerMessage::Alive(_)) => Ok(message),
     }
 }
 

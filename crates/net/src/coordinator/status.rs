@@ -35,6 +35,9 @@ pub struct MemberStatus {
     pub standing: Standing,
     /// The step that it last said to be in.
     pub step: u64,
+    /// For how many seconds nothing was heard of it; none before its first word.
+    #[serde(default)]
+    pub heard: Option<u64>,
 }
 
 /// What a process is to a job.
@@ -45,6 +48,8 @@ pub enum Standing {
     Gathering,
     /// It trains.
     Working,
+    /// It trains, and others wait for it.
+    Slow,
     /// It trains, and was asked to leave.
     Leaving,
     /// It is not ready to be let in.

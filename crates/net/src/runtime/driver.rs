@@ -449,6 +449,21 @@ impl Driver {
         completion.finish(outcome);
     }
 
+    /// In a job that is not elastic: the coordinator has given up a worker. If that is this one, it has lost all others.
+    pub(crate) fn abandon(&mut self, rank: Rank, reason: &str) {
+        self.core.look_at_clock();
+        let mine = rank == self.core.engine.rank();
+        let reason = match mine {
+            false => reason.to_string(),
+            true => format!("the job ends without this worker, because {reason}"),
+        };
+        for peer in (0..self.links.len()).filter(|peer| mine || *peer == rank.index()) {
+            self.lose(Rank(peer as u32), End::Broken(reason.clone()));
+        }
+        self.perform();
+        self.flush();
+    }
+
     fn lose(&mut self, peer: Rank, end: End) {
         match self.links[peer.index()].take() {
             None => return,

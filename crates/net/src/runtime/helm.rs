@@ -128,6 +128,11 @@ impl Helm {
         self.look_into_inbox();
     }
 
+    /// Whether a caller waits for an operation.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Let [`Helm::run`] return.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);

@@ -7,12 +7,14 @@
 use super::{core::Core, memory};
 use crate::{
     error::NetError,
+    handshake,
     sealed::{Opener, Seal, Sealer},
 };
 use paceline_job::Rank;
 use paceline_sync::{
     event::{Placement, Recipe},
     frame::{HEADER_BYTES, Header, Kind},
+    liveness::PATIENCE,
     scheduler::Urgency,
     slab::Key,
 };
@@ -27,11 +29,6 @@ use std::{
 /// Bytes that the kernel may hold unsent. More would hide what is urgent behind what is not, and make
 /// "delivered" mean less; less would let the link run dry between two looks.
 const UNSENT_LOW_WATER: libc::c_int = 128 << 10;
-
-/// The kernel asks a silent peer's kernel so often, and gives it up after so many silences: a machine
-/// that vanished shows within 20 s. A worker that is merely slow or stopped still answers.
-const HEARTBEAT: Duration = Duration::from_secs(5);
-const HEARTBEATS_MISSED: u32 = 3;
 
 /// Control frames that wait for a peer to read. In good order there are a few for each tensor in flight;
 /// a peer that asks and never reads the answers must not fill our memory with them.
@@ -156,12 +153,8 @@ impl TcpLink {
     pub(crate) fn new(stream: TcpStream, seal: Option<Seal>) -> io::Result<TcpLink> {
         stream.set_nonblocking(true)?;
         let socket = socket2::SockRef::from(&stream);
-        let heartbeat = socket2::TcpKeepalive::new()
-            .with_time(HEARTBEAT)
-            .with_interval(HEARTBEAT)
-            .with_retries(HEARTBEATS_MISSED);
-        socket.set_tcp_keepalive(&heartbeat)?;
-        socket.set_tcp_user_timeout(Some(HEARTBEAT * (1 + HEARTBEATS_MISSED)))?;
+        handshake::keep_alive(&stream)?;
+        socket.set_tcp_user_timeout(Some(PATIENCE))?;
         let low_water = UNSENT_LOW_WATER;
         // SAFETY: a plain socket option with a correctly sized value. Failure only costs urgency.
         unsafe {

@@ -42,7 +42,7 @@ pub fn work() {
     for step in 0..STEPS {
         std::thread::sleep(pace);
         let began = Instant::now();
-        let view = worker.begin_step(step).unwrap();
+        let view = told(worker.begin_step(step));
         println!("step {step} of {} with {}", worker.rank(), view.size());
         let seed = view.workers[worker.rank().index()].id.0 as f32 + step as f32;
         let mut gradients: Vec<Vec<f32>> = TENSORS
@@ -62,7 +62,7 @@ pub fn work() {
                 unsafe { worker.start_raw(operation, data.cast_const(), data) }
             })
             .collect();
-        handles.iter().for_each(|handle| handle.wait().unwrap());
+        handles.iter().for_each(|handle| told(handle.wait()));
         for (parameter, gradient) in parameters.iter_mut().flatten().zip(gradients.iter().flatten())
         {
             *parameter = 0.5 * *parameter + gradient;
@@ -79,6 +79,14 @@ pub fn work() {
     println!("longest step {longest:?}");
     drop(worker);
     println!("parameters {:016x}", hasher.finish());
+}
+
+/// What came of it, or the end of this process, with what failed as its last words.
+fn told<T>(outcome: Result<T, impl std::fmt::Display>) -> T {
+    outcome.unwrap_or_else(|error| {
+        println!("failed: {error}");
+        std::process::exit(1)
+    })
 }
 
 /// A process of a test, which is this very program, asked for one of its ignored tests.
@@ -112,6 +120,16 @@ impl Process {
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Process { child, output, said: Vec::new() }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Freeze it, or let it go on: `SIGSTOP`, `SIGCONT`.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
     /// Read until a line begins so; nothing if the process ends before.

@@ -13,13 +13,17 @@ function element(name, className, text) {
 function drawMembers() {
   const place = document.getElementById("members");
   const members = memberList();
-  const working = members.filter((member) => member.standing === "working").length;
+  const working = members.filter(trains).length;
   const others = members.length - working;
   document.getElementById("members-note").textContent = members.length === 0 ? "" : `${working} working${others ? `, ${others} otherwise` : ""}`;
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.rank : null;
   place.className = members.length <= MOST_ROWS ? "" : "cells-of-hosts";
   place.replaceChildren(members.length <= MOST_ROWS ? memberTable(members) : memberCells(members));
   if (focused != null) place.querySelector(`[data-rank="${focused}"]`)?.focus();
+}
+
+function trains(member) {
+  return member.standing === "working" || member.standing === "slow";
 }
 
 // Those who are connected, or those of the view where nobody says who is.
@@ -94,7 +98,7 @@ function memberCells(members) {
     for (const member of list) {
       const seen = member.rank == null ? null : latest(member.rank);
       const shade = seen ? `w${Math.min(4, Math.floor(8 * seen.waiting))}` : "";
-      const cell = element("button", `cell ${member.standing === "working" ? shade : "gone"}`);
+      const cell = element("button", `cell ${trains(member) ? shade : "gone"} ${member.standing}`);
       cell.type = "button";
       cell.tabIndex = -1;
       cell.dataset.rank = member.rank;
