@@ -9,7 +9,9 @@ Systems whose name ends in `-hosts` have each worker on a host of its own and wh
 root and `paceline-testbed`); there links are cut for three seconds too. What coordinates is killed and started again under Paceline and
 torchft (torchrun's workers end without it), and the disk that Paceline's writes to is full for three seconds while a worker is killed. A
 step that is waited for is the time from one step's end to the next one's, whoever ends it first; the longest around a disturbance
-counts as its price. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). With `--pause` every step
+counts as its price. Where the job writes down when it learnt of a loss (Paceline's coordinator and workers do), the time from the disturbance
+to that moment and from there to the next step's end are told apart: what is merely waited for, such as a worker that is stopped for two
+seconds, is never noticed as a loss. `--python` names an interpreter for a system that needs its own (`torchft=/path/to/python`). With `--pause` every step
 sleeps so long, with `--seconds` jobs are ended after that time, and with `--spare-first` the worker that began first is stopped and never
 killed, and what it and what coordinates hold is compared with what they held at first. Prints a table; everything goes to --json.
 
@@ -20,10 +22,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 import pathlib
 import random
+import re
 import secrets
 import shlex
 import shutil
@@ -75,6 +79,10 @@ class System:
 
     def cuts(self) -> list[float]:
         """Seconds after the beginning at which links are cut, by whoever made them."""
+        return []
+
+    def noticed(self) -> list[float]:
+        """When the job learnt of a loss, as far as it writes that down."""
         return []
 
     def python(self) -> str:
@@ -140,6 +148,16 @@ class Torchft(System):
         )  # fmt: skip
 
 
+#: What Paceline's processes write when they learn of a loss, and when that was.
+LOSS = re.compile(r"(?: is gone: | did not come back|coordinator is gone).*\[(\d{4}-\d\d-\d\dT[\d:.]+)Z\]")
+
+
+def losses(folder: pathlib.Path) -> list[float]:
+    lines = [line for log in folder.glob("*.log") for line in log.read_text(errors="replace").splitlines()]
+    moments = [datetime.datetime.fromisoformat(found[1]) for line in lines if (found := LOSS.search(line))]
+    return sorted(moment.replace(tzinfo=datetime.timezone.utc).timestamp() for moment in moments)
+
+
 class Paceline(System):
     name = "paceline"
 
@@ -150,6 +168,9 @@ class Paceline(System):
             self.options.paceline, "run", "--elastic", "--name", self._job, "--max", workers, "-n", workers, "--",
             self.python(), HERE / "under_paceline.py", *self.task(),
         )  # fmt: skip
+
+    def noticed(self) -> list[float]:
+        return losses(self.folder)
 
     def replace(self) -> None:
         resize = [self.options.paceline, "resize", self._job, str(self.options.workers)]
@@ -214,6 +235,9 @@ class PacelineOnHosts(OnHosts):
 
     def others(self) -> list[str]:
         return [self.python(), os.fspath(HERE / "under_paceline.py"), *self.task()]
+
+    def noticed(self) -> list[float]:
+        return losses(self.folder)
 
     def fill_disk(self) -> None:
         try:
@@ -435,7 +459,7 @@ def play(kind: type[System], options: argparse.Namespace, disturbances: list[str
                 due = time.time() + options.interval
         cuts = [cut for cut in cuts if cut["at"] < time.time()]
         told.read_on(folder)
-        return {**figures(told, events + cuts, options), "held": growth(held)}
+        return {**figures(told, events + cuts, system.noticed()), "held": growth(held)}
     finally:
         system.stop()
         told.read_on(folder)
@@ -516,10 +540,16 @@ def disturb(what: str, victim: int, system: System) -> None:
             pass
 
 
-def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+def figures(told: Told, events: list[dict[str, Any]], noticed: list[float]) -> dict[str, Any]:
     firsts = told.firsts()
     gaps = [(later, later - sooner) for sooner, later in zip(firsts, firsts[1:])]
+    beginnings = sorted(event["at"] for event in events) + [float("inf")]
     for event in events:
+        # What is noticed after the next disturbance may be that one's.
+        until = min(event["at"] + AFTERMATH, next(at for at in beginnings if at > event["at"]))
+        known = next((at for at in noticed if event["at"] <= at < until), None)
+        event["noticed"] = known and known - event["at"]
+        event["resumed"] = known and next((at - known for at in firsts if at > known), None)
         near = [gap for at, gap in gaps if event["at"] <= at <= event["at"] + AFTERMATH and at - gap <= event["at"] + 5]
         event["price"] = max(near, default=float("nan"))
     ends = told.ends()
@@ -542,20 +572,23 @@ def figures(told: Told, events: list[dict[str, Any]], options: argparse.Namespac
 
 
 HEADER = (
-    "| system | calm | disturbed | disturbances: longest wait after each, median (most) | steps made again | samples twice "
-    "| equal parameters | loss after as many samples, calm and disturbed |\n|---|---|---|---|---|---|---|---|"
+    "| system | calm | disturbed | disturbances: longest wait after each, median (most) | noticed as a loss after | from there to the next step "
+    "| steps made again | samples twice | equal parameters | loss after as many samples, calm and disturbed |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
-    kinds: dict[str, list[float]] = {}
-    for event in disturbed["events"]:
-        kinds.setdefault(event["what"], []).append(event["price"])
+    def told(column: str) -> str:
+        kinds: dict[str, list[float | None]] = {}
+        for event in disturbed["events"]:
+            kinds.setdefault(event["what"], []).append(event[column])
+        return "; ".join(of_kind(*kind) for kind in kinds.items()) or "–"
 
-    def told(what: str, prices: list[float]) -> str:
-        known = [price for price in prices if price == price]
+    def of_kind(what: str, times: list[float | None]) -> str:
+        known = [time for time in times if time is not None and time == time]
         waits = f"{statistics.median(known):.2f} s ({max(known):.2f} s)" if known else "–"
-        return f"{len(prices)} {what}: {waits}"
+        number = f"{len(times)}" if len(known) == len(times) else f"{len(known)} of {len(times)}"
+        return f"{number} {what}: {waits}"
 
     finished = "" if disturbed["finished"] else " (not finished)"
     twice = "–" if disturbed["twice"] is None else disturbed["twice"]
@@ -564,7 +597,7 @@ def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
     losses = [f"{run['losses'][same]:.3f}" if run["losses"] else "–" for run in (calm, disturbed)]
     return (
         f"| {name} | {calm['steps']} steps in {calm['seconds']:.0f} s | {disturbed['steps']} in {disturbed['seconds']:.0f} s{finished} "
-        f"| {'; '.join(told(*kind) for kind in kinds.items())} | {disturbed['redone']} | {twice} "
+        f"| {told('price')} | {told('noticed')} | {told('resumed')} | {disturbed['redone']} | {twice} "
         f"| {'yes' if disturbed['equal'] else 'no'} | {', '.join(losses)} |"
     )
 

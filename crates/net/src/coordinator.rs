@@ -46,7 +46,7 @@ use paceline_job::{
     Batch, Fusion, Measured, Membership, Rank, Settings, Time, View, Worker, WorkerId,
 };
 use paceline_sync::{
-    agreement::{Limits, Registrar, Summons},
+    agreement::{Limits, Registrar, Summons, ToRegistrar},
     liveness::{HEARTBEAT, PATIENCE, Progress as Stride, Vigil},
     survey::Finding,
 };
@@ -441,8 +441,7 @@ impl Service {
     /// Whatever stopped it, it may go on one day: then it finds that it is out of the job, and why.
     fn dismiss(&mut self, index: usize, fate: &Fate) {
         let id = self.members[index].id();
-        let rank = id.and_then(|id| self.registrar.as_ref()?.view().rank_of(id));
-        if let Some(rank) = rank {
+        if let Some(rank) = id.and_then(|id| self.rank_of(id)) {
             let gone = CoordinatorMessage::Gone { rank, fate: fate.clone() };
             tell(&mut self.members[index].channel, &gone);
         }
@@ -523,7 +522,8 @@ impl Service {
         } else if self.grace.get_or_insert_with(|| Deadline::after(GRACE)).remaining().is_zero() {
             for worker in &absent {
                 let number = worker.0;
-                self.config.log.line(&format!("worker with the number {number} did not come back"));
+                let text = format!("worker with the number {number} did not come back");
+                self.config.log.event(&text);
             }
             self.register(|registrar, out| {
                 absent.iter().for_each(|worker| registrar.gone(*worker, out));
@@ -640,7 +640,18 @@ impl Service {
                 return failed(NOT_ITS_TO_MEASURE);
             }
             (WorkerMessage::Agreement(message), Some(id)) => {
+                let accused = match &message {
+                    ToRegistrar::Lost { worker, .. } => Some(*worker),
+                    _ => None,
+                };
+                let before = accused.and_then(|worker| self.rank_of(worker));
                 self.register(|registrar, out| registrar.hear(id, message, out));
+                let after = accused.and_then(|worker| self.rank_of(worker));
+                if let Some(rank) = before.filter(|_| after.is_none()) {
+                    let accuser = &self.members[index].name;
+                    let text = format!("worker {rank} is gone: it cannot be reached by {accuser}");
+                    self.config.log.event(&text);
+                }
             }
             (WorkerMessage::Agreement(_), None) => return failed("it has no view to change yet"),
             (WorkerMessage::Enter, _) => return self.let_in(index),
@@ -654,6 +665,11 @@ impl Service {
                 tell(channel, &CoordinatorMessage::Alive);
             }
             (WorkerMessage::Seen(sighting), Some(id)) => {
+                // Sooner than with the next heartbeat.
+                if let Some(stride) = &mut self.members[index].stride {
+                    let step = sighting.step + sighting.ends.len() as u64;
+                    stride.hear(self.vigil.pulse(), step, sighting.speed, stride.waits);
+                }
                 self.observe(|| Observation::Seen { id, sighting });
             }
             (WorkerMessage::Decided { text }, Some(id)) => {
@@ -743,12 +759,12 @@ impl Service {
             self.config.log.line(&format!("{} left before it took part: {fate}", member.name));
             return;
         };
-        let rank = self.registrar.as_ref().and_then(|it| it.view().rank_of(id));
+        let rank = self.rank_of(id);
         self.observe(|| Observation::Gone { id, rank, fate: fate.clone() });
         // Whoever is not in the view any more was spoken of when it left.
         if let Some(rank) = rank {
             if fate != Fate::Finished {
-                self.config.log.line(&format!("worker {rank} is gone: {fate} ({})", member.name));
+                self.config.log.event(&format!("worker {rank} is gone: {fate} ({})", member.name));
             }
             for other in self.members.iter_mut().filter(|other| other.id().is_some()) {
                 tell(&mut other.channel, &CoordinatorMessage::Gone { rank, fate: fate.clone() });
@@ -761,6 +777,11 @@ impl Service {
             0 if !awaited => self.end(),
             _ => self.tell_progress(),
         }
+    }
+
+    /// In the latest view.
+    fn rank_of(&self, id: WorkerId) -> Option<Rank> {
+        self.registrar.as_ref().and_then(|registrar| registrar.view().rank_of(id))
     }
 
     fn tell_progress(&self) {

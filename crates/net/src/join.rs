@@ -151,6 +151,10 @@ impl WayBack for PlaceOf {
         Ok(control)
     }
 
+    fn tell(&self, line: &str) {
+        self.0.config.log.event(line);
+    }
+
     fn is_elsewhere(&self, address: &str) -> bool {
         // One that has an address of its own may be stopped for a while; nobody takes its place.
         let Ok(Rendezvous::Etcd(etcd)) = Rendezvous::parse(&self.0.config.coordinator) else {

@@ -107,8 +107,7 @@ fn another_job_ends_with_an_error_that_names_the_frozen_worker() {
     for transport in ["auto", "tcp"] {
         let (_coordinator, mut workers, log) = freeze(None, PATIENCE, transport);
         let line = log.recv().unwrap();
-        let named = line.strip_suffix(')').and_then(|line| line.split_once(" is gone: "));
-        let (name, _) = named.expect(&line);
+        let (name, _) = line.split_once(" is gone: ").expect(&line);
         let mut frozen = workers.pop().unwrap();
         for worker in &mut workers {
             let last_words = worker.read_until("failed: ").expect("the job ends");

@@ -14,6 +14,9 @@ pub(crate) trait WayBack: Send + Sync {
     /// Connect with whoever is the coordinator now, or fail within a few seconds.
     fn come_back(&self) -> Result<ControlChannel>;
 
+    /// Something happened on the way that a person may want to know.
+    fn tell(&self, line: &str);
+
     /// Whether it is known that the coordinator is not the one at this address any more; within a few seconds.
     fn is_elsewhere(&self, address: &str) -> bool;
 }
@@ -35,6 +38,11 @@ impl Desk {
         let comeback = self.comeback.get().filter(|_| inside);
         self.disconnect(comeback.is_some());
         let comeback = comeback?;
+        // Where a worker is done, its coordinator may well be.
+        let done = self.state().participant.is_dismissed();
+        if !done && !self.stop.load(Ordering::Acquire) {
+            comeback.tell("the coordinator is gone, and is looked for");
+        }
         let away = Deadline::after(AWAY);
         while !self.stop.load(Ordering::Acquire) && !away.remaining().is_zero() {
             if let Ok(channel) = comeback.come_back() {
