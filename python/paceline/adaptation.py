@@ -396,6 +396,8 @@ class Adaptation:
             except PacelineError as error:
                 self._refuse("settings", str(error))
         self._proposals = open_proposals
+        if (refusal := self.worker.refusal()) is not None:
+            self._refuse("size", refusal)
 
 
 def _kind(policy: Policy) -> str:

@@ -76,6 +76,8 @@ struct Desk {
     watching: Arc<Watching>,
     /// Whether tuners rest.
     paused: AtomicBool,
+    /// Why the job does not get the number of workers that the program wanted last.
+    refused: Mutex<Option<String>>,
 }
 
 /// In an elastic job, what the coordinator's words mean for this worker's connections.
@@ -194,6 +196,7 @@ impl Control {
             waiting: AtomicU32::new(0),
             watching,
             paused: AtomicBool::new(false),
+            refused: Mutex::default(),
         };
         Ok(Control { desk: Arc::new(desk), line: Line::Idle(channel, wakened) })
     }
@@ -347,6 +350,11 @@ impl Control {
     pub(crate) fn remark(&self, message: WorkerMessage) {
         self.desk.state().remarks.push(message);
         self.desk.waker.wake();
+    }
+
+    /// Why the job does not get the number of workers that was last wanted here, once.
+    pub(crate) fn take_refusal(&self) -> Option<String> {
+        lock(&self.desk.refused).take()
     }
 
     /// Tell this of every view that comes in force in the middle of a step.
@@ -590,9 +598,13 @@ impl Desk {
                 Some(CoordinatorMessage::Tuning { paused }) => {
                     self.paused.store(paused, Ordering::Relaxed);
                 }
+                Some(CoordinatorMessage::WishRefused { reason }) => {
+                    *lock(&self.refused) = Some(reason);
+                }
                 Some(
                     CoordinatorMessage::Welcome { .. }
                     | CoordinatorMessage::Underway { .. }
+                    | CoordinatorMessage::Answer(_)
                     | CoordinatorMessage::Refused(_),
                 ) => {
                     return Err(NetError::Malformed {

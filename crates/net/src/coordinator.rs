@@ -15,6 +15,7 @@ mod roster;
 mod sighting;
 mod status;
 mod terrain;
+mod visit;
 
 pub use audience::{Observation, Observer};
 pub use elastic::{Census, Occasion, Resizer};
@@ -30,6 +31,7 @@ pub use sighting::{
     SEEN_NAME, SEEN_OPERATIONS, SEEN_PEERS, SEEN_STEPS, SEEN_WAITS, SeenOperation, Sighting,
 };
 pub use status::{MemberStatus, Standing, Status};
+pub use visit::{Answer, Question, ask};
 
 use crate::{
     calibration,
@@ -461,6 +463,8 @@ impl Service {
         let join = match request {
             Request::Join(join) => join,
             Request::Return(back) => return self.take_back(channel, from, back),
+            // Answered at the door.
+            Request::Ask(_) => return,
         };
         let name = match join.rank {
             Some(rank) => format!("worker {rank} at {from} on {}", join.host),
@@ -626,6 +630,7 @@ impl Service {
             (WorkerMessage::Join(_) | WorkerMessage::Return(_), _) => {
                 return failed("it asked to join twice");
             }
+            (WorkerMessage::Ask(_), _) => return failed("it is no visitor"),
             (WorkerMessage::Measured(measured), Some(id)) => {
                 if !self.measured(id, measured, None) {
                     return failed(NOT_ITS_TO_MEASURE);

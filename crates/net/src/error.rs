@@ -102,6 +102,17 @@ pub enum NetError {
         "the job does not run with workers that come and go; start it with --elastic, and let it begin"
     )]
     NotRunning,
+    /// Start them as the others were started.
+    #[error(
+        "the job has {there} workers, and nobody here starts more, up to {size}: start them where they are to run, as the \
+         others were started, such as `paceline run --rendezvous etcd://... --elastic -n 1 -- PROGRAM`; they join the running job"
+    )]
+    NobodyStarts {
+        /// So many were wanted.
+        size: usize,
+        /// So many work, or wait to be let in.
+        there: usize,
+    },
     /// End the program: nothing is lost, and nobody waits for it.
     #[error("this worker was asked to leave, and has: its part in the job is done")]
     Retired,

@@ -250,6 +250,11 @@ impl Worker {
         running.propose_members(size).map_err(error::proposing)
     }
 
+    /// Why the job does not get the number of workers that was asked for here; said once.
+    fn refusal(&self) -> Option<String> {
+        self.read().as_ref().and_then(Running::take_refusal)
+    }
+
     /// Ask to leave, after a step soon after.
     fn leave(&self) -> PyResult<()> {
         let running = self.read();

@@ -2,8 +2,7 @@
 //! `paceline status` knock. It passes words on to the coordinator and decides nothing.
 
 use anyhow::{Context, Result, bail};
-use paceline_net::coordinator::{Coordinator, Status};
-use serde::{Deserialize, Serialize};
+use paceline_net::coordinator::{Answer, Coordinator, Question};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -22,28 +21,6 @@ const LONGEST: u64 = 1 << 20;
 
 /// How long one visitor may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a visitor wants.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Question {
-    /// How the job stands.
-    Status,
-    /// Another number of workers.
-    Resize(usize),
-}
-
-/// What it is told.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Answer {
-    /// So it stands.
-    Status(Status),
-    /// It is begun.
-    Begun,
-    /// It is not, and why.
-    Refused(String),
-}
 
 /// A name that can be a file's, and cannot lead elsewhere.
 pub fn parse_name(text: &str) -> Result<String, String> {
@@ -107,12 +84,7 @@ fn serve(mut visitor: UnixStream, coordinator: &Coordinator) -> Result<()> {
     visitor.set_write_timeout(Some(PATIENCE))?;
     let mut question = String::new();
     BufReader::new((&visitor).take(LONGEST)).read_line(&mut question)?;
-    let answer = match serde_json::from_str(&question) {
-        Ok(Question::Status) => coordinator.status().map(Answer::Status),
-        Ok(Question::Resize(size)) => coordinator.resize(size).map(|()| Answer::Begun),
-        Err(error) => return Err(error.into()),
-    };
-    let answer = answer.unwrap_or_else(|error| Answer::Refused(error.to_string()));
+    let answer = coordinator.answer(&serde_json::from_str(&question)?);
     visitor.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes())?;
     Ok(())
 }

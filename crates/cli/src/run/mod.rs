@@ -288,6 +288,9 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode> {
             Some(door)
         }
     };
+    if let Some(url) = arguments.rendezvous.as_ref().filter(|_| !arguments.quiet) {
+        notes.say(&format!("job {url}: `paceline status {url}`, `paceline resize {url} N`"));
+    }
     let recording = arguments.trace.as_deref().map(Recording::into);
     if let Some(warning) = recording.as_ref().and_then(|it| it.leftovers(arguments.size)) {
         notes.say(&warning);

@@ -58,6 +58,12 @@ impl Doorman {
 
     pub(super) fn greet(&self, stream: TcpStream, from: SocketAddr) {
         match self.admit(stream) {
+            Ok((mut channel, Request::Ask(question))) => {
+                let answer = CoordinatorMessage::Answer(Box::new(self.shared.answer(&question)));
+                // Whoever leaves without an answer needs none.
+                let _ = channel.send(&encode(&answer), Deadline::after(self.timeout));
+                handshake::dismiss(channel.into_stream());
+            }
             Ok((channel, request)) => {
                 // If the coordinator has stopped, the connection closes here, which says so.
                 if self.arrivals.send(Arrival { channel, from, request }).is_ok() {

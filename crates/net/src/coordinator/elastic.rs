@@ -3,7 +3,7 @@
 
 use super::{
     Coordinator, CoordinatorConfig, CoordinatorMessage, Fate, Join, MAXIMUM_WORKERS, Member,
-    MemberStatus, Refusal, Seat, Service, Standing, Status, tell,
+    MemberStatus, Refusal, Seat, Service, Shared, Standing, Status, tell,
 };
 use crate::{
     error::{NetError, Result},
@@ -26,7 +26,7 @@ use std::{
 
 /// How long the coordinator's thread may take to answer. It never waits for anybody, so this is for a machine that is
 /// stopped.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// Whose processes are what to an elastic job, for whoever starts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,9 +115,15 @@ impl Coordinator {
     }
 
     pub(super) fn ask<T>(&self, ask: impl FnOnce(SyncSender<T>) -> Ask) -> Result<T> {
+        self.shared.ask(ask)
+    }
+}
+
+impl Shared {
+    pub(super) fn ask<T>(&self, ask: impl FnOnce(SyncSender<T>) -> Ask) -> Result<T> {
         let (sender, answer) = sync_channel(1);
-        lock(&self.shared.asks).push(ask(sender));
-        self.shared.waker.wake();
+        lock(&self.asks).push(ask(sender));
+        self.waker.wake();
         answer.recv_timeout(ANSWER).map_err(|_| NetError::CoordinatorGone)
     }
 }
@@ -197,8 +203,9 @@ impl Service {
     /// A program wants another number of workers.
     pub(super) fn wish_for(&mut self, index: usize, size: usize) {
         if let Err(error) = self.resize(size) {
-            let name = &self.members[index].name;
+            let Member { name, channel, .. } = &mut self.members[index];
             self.config.log.line(&format!("{name} asked for {size} workers: {error}"));
+            tell(channel, &CoordinatorMessage::WishRefused { reason: error.to_string() });
         }
     }
 
@@ -212,6 +219,15 @@ impl Service {
         let view = registrar.view();
         let staying = view.ids().filter(|id| !registrar.retiring().contains(id));
         let staying: Vec<WorkerId> = staying.collect();
+        let ready = |seat: &Seat| match seat {
+            Seat::Taken(id) => registrar.newcomers().iter().any(|newcomer| newcomer.id == *id),
+            Seat::Waiting(_) => true,
+            Seat::Gathering(_) => false,
+        };
+        let ready = self.members.iter().filter(|member| ready(&member.seat)).count();
+        if self.config.resizer.is_none() && size > staying.len() + ready {
+            return Err(NetError::NobodyStarts { size, there: staying.len() + ready });
+        }
         let leave = staying.get(size..).unwrap_or_default().to_vec();
         self.want_without(size, &leave)
     }

@@ -2,7 +2,7 @@
 //! decoder is a pure function that takes any bytes and refuses by name; lengths were bounded before
 //! anything came here. This file knows nothing of sockets.
 
-use super::Sighting;
+use super::{Answer, Question, Sighting};
 use crate::error::{NetError, Result};
 use paceline_job::{Link, Measured, Rank, View, ViewVersion, WorkerId};
 use paceline_sync::{
@@ -125,6 +125,8 @@ pub enum Request {
     Join(Join),
     /// To go on taking part.
     Return(Return),
+    /// To take no part: it has a question.
+    Ask(Question),
 }
 
 /// From a worker to the coordinator. The first is a [`Request`], and only the first.
@@ -135,6 +137,8 @@ pub enum WorkerMessage {
     Join(Join),
     /// It goes on taking part.
     Return(Return),
+    /// It is no worker: somebody has a question.
+    Ask(Question),
     /// What messages cost on the job's links. Rank 0 measures it for all, and says so once.
     Measured(Measured),
     /// The same, and where hosts sit, if workers were to find that out.
@@ -208,6 +212,13 @@ pub enum CoordinatorMessage {
     },
     /// The receiver may not take part; the connection closes.
     Refused(Refusal),
+    /// What somebody asked who takes no part; the connection closes.
+    Answer(Box<Answer>),
+    /// The job does not get another number of workers, which the receiver's program [wanted](WorkerMessage::Resize).
+    WishRefused {
+        /// In words.
+        reason: String,
+    },
     /// Another worker's part in the job has ended.
     Gone {
         /// Who, in the view in force.
@@ -347,7 +358,9 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
             let reason = reason.chars().take(REASON_CHARACTERS).collect();
             Ok(WorkerMessage::Leave { fate: Fate::Failed { reason } })
         }
-        WorkerMessage::Resize { size } if size == 0 || size > MAXIMUM_WORKERS => {
+        WorkerMessage::Resize { size } | WorkerMessage::Ask(Question::Resize(size))
+            if size == 0 || size > MAXIMUM_WORKERS =>
+        {
             let problem = format!("{size} workers");
             Err(NetError::Malformed { what: "wish for another size", problem })
         }
@@ -366,8 +379,10 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
         | WorkerMessage::Seen(_)
         | WorkerMessage::Decided { .. }
         | WorkerMessage::Return(_)
+        | WorkerMessage::Ask(Question::Status)
         | WorkerMessage::Enter
         | WorkerMessage::Resize { .. }
+        | WorkerMessage::Ask(Question::Resize(_))
         | WorkerMessage::Retire
         | WorkerMessage::Alive(_)) => Ok(message),
     }
@@ -378,6 +393,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request> {
     match decode_worker_message(bytes)? {
         WorkerMessage::Join(join) => Ok(Request::Join(join)),
         WorkerMessage::Return(back) => Ok(Request::Return(back)),
+        WorkerMessage::Ask(question) => Ok(Request::Ask(question)),
         _ => Err(NetError::Malformed {
             what: "join",
             problem: "the first message must ask to take part".to_string(),

@@ -311,7 +311,7 @@ pub(super) fn knock(
     }
 }
 
-pub(super) fn knock_once(
+pub(crate) fn knock_once(
     addresses: &[SocketAddr],
     secret: &Secret,
     purpose: Purpose,

@@ -133,6 +133,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Why the job does not get the number of workers that was [asked for](Worker::propose_members) here; said once.
+    pub fn take_refusal(&self) -> Option<String> {
+        self.control.take_refusal()
+    }
+
     /// Ask to leave the job: beginning some step soon after is refused with [`NetError::Retired`], and the others go on
     /// without this worker. It goes on as it is where the job needs it.
     pub fn ask_to_leave(&self) -> Result<()> {
