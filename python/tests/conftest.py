@@ -53,6 +53,25 @@ def free_port() -> int:
     raise RuntimeError("of 100 ports between 20000 and 30000 none is free")
 
 
+@contextlib.contextmanager
+def etcd_server(folder: pathlib.Path) -> Iterator[str]:
+    """A real one; the address at which it answers."""
+    program = shutil.which("etcd")
+    if program is None:
+        pytest.skip("no etcd; on Debian or Ubuntu: apt-get install etcd-server")
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    process = subprocess.Popen(
+        [program, "--data-dir", folder / "etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+         "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield client.removeprefix("http://")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def run_ranks(size: int, *command: str | pathlib.Path, secret: bool = True, limit: float = LIMIT) -> list[Outcome]:
     """Start ``size`` Python processes with torchrun's variables, and wait for all of them."""
     port = free_port()

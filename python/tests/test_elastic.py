@@ -8,7 +8,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conftest import LIMIT, PROGRAMS, environment, free_port
+from conftest import LIMIT, PROGRAMS, environment, etcd_server
 
 SAMPLES = 1200
 
@@ -324,19 +323,8 @@ def test_a_mode_that_cannot_go_on_without_lost_workers_is_refused_with_those_tha
 
 @pytest.fixture
 def etcd(tmp_path: pathlib.Path) -> Iterator[str]:
-    """The address of a real one."""
-    program = shutil.which("etcd")
-    if program is None:
-        pytest.skip("no etcd; on Debian or Ubuntu: apt-get install etcd-server")
-    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    process = subprocess.Popen(
-        [program, "--data-dir", tmp_path / "etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
-         "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    yield client.removeprefix("http://")
-    process.kill()
-    process.wait()
+    with etcd_server(tmp_path) as address:
+        yield address
 
 
 def test_machines_meet_in_etcd_and_the_job_outlives_the_one_that_came_first(

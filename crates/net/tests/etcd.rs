@@ -9,7 +9,7 @@ use etcd_support::Server;
 use paceline_job::{Settings, View};
 use paceline_net::{
     Secret,
-    coordinator::JobId,
+    coordinator::{Answer, JobId, Question, ask},
     store::{EtcdStore, Record, Store, StoreError},
 };
 use paceline_sync::agreement::Registrar;
@@ -91,12 +91,15 @@ fn worker_of_an_elastic_job() {
 
 /// Start workers of which the first has the seat.
 fn workers(server: &Server, size: usize) -> Vec<Process> {
-    let secret = Secret::random().unwrap();
+    workers_with(server, &Secret::random().unwrap(), size)
+}
+
+fn workers_with(server: &Server, secret: &Secret, size: usize) -> Vec<Process> {
     let address = server.address("training");
     let start = || {
         let size = size.to_string();
         let variables = [("JOB_SIZE", &*size), ("JOB_TRANSPORT", "tcp"), ("JOB_PACE", "30")];
-        Process::start("worker_of_an_elastic_job", &address, &secret, &variables)
+        Process::start("worker_of_an_elastic_job", &address, secret, &variables)
     };
     let mut workers = vec![start()];
     let began = Instant::now();
@@ -135,6 +138,33 @@ fn workers_go_on_without_the_one_that_has_the_seat_and_is_frozen() {
     let last_words = workers[0].read_until("failed: ").expect("it is out of the job");
     assert!(last_words.contains("the job goes on without this worker"), "{last_words}");
     workers.remove(0);
+    see_equal_ends(workers.iter_mut(), 2);
+}
+
+#[test]
+fn a_job_is_asked_where_etcd_says_that_it_is() {
+    let Some(server) = Server::start() else { return };
+    let secret = Secret::random().unwrap();
+    let address = server.address("training");
+    let nobody = ask(&address, &secret, Question::Status).unwrap_err().to_string();
+    assert!(nobody.contains("no coordinator"), "{nobody}");
+
+    let mut workers = workers_with(&server, &secret, 3);
+    workers[1].read_until("step 10 ").unwrap();
+    let Answer::Status(status) = ask(&address, &secret, Question::Status).unwrap() else {
+        panic!("another answer")
+    };
+    let mut processes: Vec<u32> = status.members.iter().map(|member| member.process).collect();
+    let mut expected: Vec<u32> = workers.iter().map(Process::number).collect();
+    processes.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(processes, expected);
+
+    assert_eq!(ask(&address, &secret, Question::Resize(2)).unwrap(), Answer::Begun);
+    let leaves = status.members.last().unwrap().process;
+    let mut retired = workers.remove(workers.iter().position(|it| it.number() == leaves).unwrap());
+    let last_words = retired.read_until("failed: ").expect("it leaves");
+    assert!(last_words.contains("was asked to leave"), "{last_words}");
     see_equal_ends(workers.iter_mut(), 2);
 }
 

@@ -8,7 +8,7 @@ use elastic_support::Process;
 use paceline_job::{Rank, ReduceOp, View, WorkerId};
 use paceline_net::{
     JoinConfig, Log, NetError, Region, Secret, Sharing, Transport, Worker, WorkerConfig,
-    coordinator::{Coordinator, CoordinatorConfig, Standing},
+    coordinator::{Answer, Coordinator, CoordinatorConfig, Question, Standing, ask},
     join,
 };
 use paceline_sync::{
@@ -181,6 +181,12 @@ fn worker_that_comes_and_goes() {
             },
         };
         println!("step {step} of {} with {}", program.worker.rank(), view.size());
+        if die_at == "wishing" && step == 5 {
+            program.worker.propose_members(9).unwrap();
+        }
+        if let Some(reason) = program.worker.take_refusal() {
+            println!("refused: {reason}");
+        }
         program.take_back();
         if program.worker.has_newcomers() && !entered {
             if die_at == "sharing" && !listening {
@@ -417,6 +423,33 @@ fn a_spare_that_nobody_needs_hears_that_the_job_is_over() {
     let said = job.finish(2);
     assert!(said[2].iter().any(|line| line == "not needed"), "{said:#?}");
     assert!(!was(&said, 3), "{said:#?}");
+}
+
+#[test]
+fn whoever_holds_the_secret_may_ask_from_elsewhere() {
+    let mut job = Job::keeping_spares(3);
+    job.reach(3);
+    let address = job.coordinator.address().to_string();
+    let stranger = ask(&address, &Secret::random().unwrap(), Question::Status).unwrap_err();
+    assert!(stranger.to_string().contains("secret"), "{stranger}");
+
+    let put = |question| ask(&address, &job.secret, question).unwrap();
+    let Answer::Status(status) = put(Question::Status) else { panic!("another answer") };
+    assert_eq!(status.members.len(), 3);
+    // Workers are started by others here.
+    let Answer::Refused(reason) = put(Question::Resize(4)) else { panic!("another answer") };
+    assert!(reason.contains("has 3 workers, and nobody here starts more"), "{reason}");
+    assert_eq!(put(Question::Resize(2)), Answer::Begun);
+    let said = job.finish(2);
+    assert!(said.iter().flatten().any(|line| line.contains("retired at")), "{said:#?}");
+}
+
+#[test]
+fn a_wish_for_workers_that_nobody_starts_is_refused_with_the_reason() {
+    let mut job = Job::of(&["wishing", ""], "auto");
+    let reason = job.processes[0].read_until("refused: ").expect("it hears why");
+    assert!(reason.contains("nobody here starts more, up to 9"), "{reason}");
+    job.finish(2);
 }
 
 #[test]

@@ -99,24 +99,18 @@ fn name_of(node: usize) -> String {
 }
 
 fn configuration(folder: &Path, host: &str) -> String {
-    let folder = folder.display();
     let nodes: String = (0..NODES)
         .map(|node| {
             let (name, port) = (name_of(node), free_port());
             format!("NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4\n")
         })
         .collect();
-    let (controller, daemon) = (free_port(), free_port());
-    format!(
-        "ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
-         AuthType=auth/none\nCredType=cred/none\nSlurmctldPort={controller}\nSlurmdPort={daemon}\n\
-         StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool-%n\n\
-         SlurmctldPidFile={folder}/controller.pid\nSlurmdPidFile={folder}/%n.pid\n\
-         ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/linear\n\
-         SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\n\
-         SlurmdParameters=config_overrides\n{nodes}\
-         PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
-    )
+    let common = include_str!("slurm_support/slurm.conf")
+        .replace("{host}", host)
+        .replace("{folder}", &folder.display().to_string())
+        .replace("{controller}", &free_port().to_string())
+        .replace("{daemon}", &free_port().to_string());
+    nodes + &common
 }
 
 /// Signal the process of a task.
