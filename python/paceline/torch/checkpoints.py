@@ -56,6 +56,10 @@ class Checkpoint:
         self._keep = keep
         self._writing: threading.Thread | None = None
         self._due = False
+        #: Whether somebody came to the job in the step that is being made, who will not save what comes of it.
+        self.came = False
+        #: Whether copies are to be saved in the next step, because of that. The same on all workers.
+        self._postponed = False
         #: Who may train copies.
         self._optimizers = [part for part in parts.values() if isinstance(part, DistributedOptimizer)]
         #: Steps of the job, also of those before it was restored.
@@ -70,11 +74,13 @@ class Checkpoint:
         """A step is over, on every worker. Now and then its state is copied, and written while training goes on."""
         self.steps += 1
         is_turn = self.steps % self._every == 0
+        copies_turn = is_turn or self._postponed
+        self._postponed, self.came = copies_turn and self.came, False
         if self._directory is None:
             return
         if self._is_of_copies:
-            # All take part, at the step that all know: a file that is still being written leaves this one out.
-            if is_turn:
+            # All take part, at a step that all know: a file that is still being written leaves this one out.
+            if copies_turn and not self._postponed:
                 self.save()
             return
         self._due = (self._due or is_turn) and world.rank() == 0
@@ -104,11 +110,12 @@ class Checkpoint:
 
     def state_dict(self) -> dict[str, Any]:
         """For workers that come to the job: which step it is, since they may have to save others."""
-        return {"steps": self.steps + world.membership().stepping}
+        steps = self.steps + world.membership().stepping
+        return {"steps": steps, "postponed": self._postponed or (self.came and steps % self._every == 0)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Count on from there."""
-        self.steps = state["steps"]
+        self.steps, self._postponed = state["steps"], state["postponed"]
 
     def wait(self) -> None:
         """Until what was begun is written, or failed."""

@@ -113,6 +113,8 @@ class Elastic:
         worker, gives = self._membership.worker, self._standing == HAS
         followed = [] if heard is None else list(_leaves(heard.followed_state(), torch.Tensor))
         known = {place(tensor) for tensor in followed}
+        if self._membership.checkpoint is not None:
+            self._membership.checkpoint.came = self._membership.stepping
         with contextlib.nullcontext() if heard is None else heard.undrained():
             states = self._states(heard)
         frame = without_tensors(states, lambda tensor: place(tensor) in known and tensor.numel() > 0) if gives else None

@@ -3,7 +3,7 @@
     restarted.py FOLDER STEPS [MODE]
 
 Gradients have a noise scale that is known, whatever the parameters are: samples are a constant and noise around it, and the loss is
-their product with the parameters. In an elastic job workers say what holds as they go, and go on until FOLDER has `enough`.
+their product with the parameters. In an elastic job workers say what holds as they go, up to the step that the file `enough` says.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ def main() -> None:
     course = []
     for _ in loader.epochs(1000):
         for samples in loader:
-            if elastic and (folder / "enough").exists():
-                break
             if samples is not None:
                 model(samples).backward()
             optimizer.step()
@@ -78,9 +76,11 @@ def main() -> None:
             if elastic:
                 print(f"member {pl.members()[pl.rank()]} {json.dumps(course[-1])}", flush=True)
                 time.sleep(0.05)
-            if not elastic and saved.steps == steps:
+            if elastic and (folder / "enough").exists():
+                steps = int((folder / "enough").read_text())
+            if steps and saved.steps >= steps:
                 break
-        if (folder / "enough").exists() or (not elastic and saved.steps >= steps):
+        if steps and saved.steps >= steps:
             break
     saved.wait()
     print("RESULT " + json.dumps({"rank": pl.rank(), "restored": saved.restored, "course": course}), flush=True)
