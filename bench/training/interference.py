@@ -3,6 +3,12 @@ another strategy.
 
     sudo -E python bench/training/interference.py --profile resnet50 --shrink 10 --slow 4 --hosts 6 --racks 2 --rate 200mbit --left 120mbit
 
+With --watch instead it is made by `--watch-links` in place of a policy: a job that trains by `shuffle`, told where hosts sit, marks the uplink as
+contended, and divides its groups around it. With --flows others' traffic is real: the last host of each rack is not the job's, and the one of the last rack loads
+its uplink, both ways, over so many connections to each other rack.
+
+    sudo -E python bench/training/interference.py --watch --from shuffle --flows 6 --hosts 12 --racks 4 --rate 100mbit --uplink 150mbit
+
 Layers are played by timers on the hosts of a testbed, one worker each. The job begins with --from; from second --at on the uplink of the
 last rack carries what --left says. It is run with the policy and without. Printed: the speed before, after, and from which step after the
 change on it is above --share of the speed before, by the median of five steps. Everything goes to --json.
@@ -47,13 +53,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="paceline-interference-") as folder:
             topology = pathlib.Path(folder) / "topology.toml"
             together = options.hosts // options.racks * bounds.bits_per_second(options.rate)
-            uplinks = [f"{together / 1e6:.0f}mbit"] * options.racks
+            uplinks = [options.uplink or f"{together / 1e6:.0f}mbit"] * options.racks
             topology.write_text(racks.described(options.hosts, options.rate, uplinks))
-            for name, policy in (("without", None), ("with", options.policy)):
-                print(f"{name} the policy: {options.length:.0f} s", file=sys.stderr, flush=True)
-                extra = {} if policy is None else {"PACELINE_POLICY": policy}
-                ends = bench.job(f"{options.before} 1MiB 4MiB", (change,), options.length, extra, f"--topology {topology}")
-                found[name] = {"ends": ends, **figures(ends, options.at, options.share)}
+            told = {"PACELINE_WATCH_LINKS": "1"} if options.watch else {"PACELINE_POLICY": options.policy}
+            flows = {"racks": options.racks, "flows": options.flows, "at": options.at, "seconds": options.length - options.at}
+            for name, extra in (("without", {}), ("with", told)):
+                print(f"{name} it: {options.length:.0f} s", file=sys.stderr, flush=True)
+                script, neighbour = ((), flows) if options.flows else ((change,), None)
+                more = f"--topology {topology}"
+                seen = bench.report(f"{options.before} 1MiB 4MiB", script, options.length, extra, more, neighbour)
+                found[name] = {**seen, **figures(seen["ends"], options.at, options.share)}
                 print(line_of(name, found[name], options.share), flush=True)
     except KeyboardInterrupt:
         bench.stop()
@@ -74,6 +83,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, default=6, help="[6]")
     parser.add_argument("--racks", type=int, default=2, help="[2]")
     parser.add_argument("--rate", default="200mbit", help="of each host's wire [200mbit]")
+    parser.add_argument("--uplink", help="of each rack's uplink [what the job's hosts carry together]")
+    parser.add_argument("--flows", type=int, default=0, help="connections of others to each other rack, instead of --left [0]")
+    parser.add_argument("--watch", action="store_true", help="watch links instead of attaching a policy")
     parser.add_argument("--left", default="120mbit", help="what others leave of an uplink [120mbit]")
     parser.add_argument("--at", type=float, default=30.0, help="seconds until they come [30]")
     parser.add_argument("--length", type=float, default=75.0, help="seconds in all [75]")
@@ -108,10 +120,11 @@ def figures(ends: list[float], at: float, share: float) -> dict[str, Any]:
 def line_of(name: str, found: dict[str, Any], share: float) -> str:
     step = found["recovered_after_steps"]
     when = "never" if step is None else f"{step} steps after the change"
+    marks = "".join(f"; at {at:.0f} s marked: {', '.join(links) or 'nothing'}" for at, links in found["marked"])
     kept = 100 * found["before_ms"] / found["end_ms"]
     return (
         f"{name:<8} before {found['before_ms']:.0f} ms, worst {found['worst_ms']:.0f} ms, at the end {found['end_ms']:.0f} ms ({kept:.0f} % of the "
-        f"speed before); above {100 * share:.0f} %: {when}"
+        f"speed before); above {100 * share:.0f} %: {when}{marks}"
     )
 
 

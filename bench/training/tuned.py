@@ -13,7 +13,9 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 
+import neighbour
 import profiles
 import torch
 import torch.distributed as dist
@@ -40,6 +42,12 @@ def main() -> None:
     job = json.loads(options.job.read_text())
     begun = started() + job["delay"]
 
+    # Racks, connections to each, and when they begin to carry something.
+    others = job["neighbour"]
+    if others is not None and neighbour.here(others["racks"]):
+        until = begun + others["at"] - now_since_boot()
+        neighbour.load(others["racks"], others["flows"], until, others["seconds"])
+        return
     rank, size = meet()
     address = f"{os.environ['MASTER_ADDR']}:{FIRST_PORT}"
     coordinator = coordinate(address, size, job["settings"].split()) if rank == 0 else None
@@ -54,11 +62,19 @@ def main() -> None:
     model = workload.model()
     optimizer = pl.DistributedOptimizer(workload.optimizer(model), model, broadcast=False)
     changes = [(at, factor) for at, worker, factor in job["slowness"] if worker == rank]
-    ends = train(workload, model, optimizer, begun, job["seconds"], changes, rank)
+    marked: list[tuple[float, list[str]]] = []
+
+    def look() -> None:
+        settings = membership.worker.settings
+        links = [*settings["contended_hosts"], *(f"rack{rack}" for rack in settings["contended_racks"])]
+        if links != (marked[-1][1] if marked else []):
+            marked.append((now_since_boot() - begun, links))
+
+    ends = train(workload, model, optimizer, begun, job["seconds"], changes, rank, look)
     optimizer.drain()
     optimizer.close()
     if rank == 0:
-        report = {"ends": ends, "settings": membership.worker.settings}
+        report = {"ends": ends, "settings": membership.worker.settings, "marked": marked}
         options.out.write_text(json.dumps(report))
     dist.barrier()
     pl.shutdown()
@@ -76,6 +92,7 @@ def train(
     seconds: float,
     changes: list[tuple[float, float]],
     rank: int,
+    look: Callable[[], None],
 ) -> list[float]:
     """Train until the time is over on any worker. When steps ended, since `begun`."""
     ends: list[float] = []
@@ -91,6 +108,7 @@ def train(
         optimizer.zero_grad()
         now = now_since_boot() - begun
         ends.append(now)
+        look()
         if rank == 0 and now - told > TOLD_EVERY:
             told = now
             print(f"progress: {now:.0f} of {seconds:.0f} s, {len(ends)} steps", file=sys.stderr, flush=True)

@@ -233,17 +233,23 @@ class Bench:
             decisions = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         return ends, decisions
 
-    def job(
-        self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str], more: str = ""
-    ) -> list[float]:
+    def job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
         """Train for so long. When steps ended, since the beginning of the script."""
+        ends: list[float] = self.report(setting, lines, seconds, extra)["ends"]
+        return ends
+
+    def report(
+        self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str], more: str = "",
+        neighbour: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The same, with which links were marked when. A neighbour has a host more in each rack."""
         strategy, partition, credit = setting.split()
         start = self._options.start
         # Until workers have met, links carry what they carry at the beginning.
         links = [line for line in lines if not line.what.startswith("worker")]
         slow = [(line.at, int(line.what[6:]), float(line.how[:-1])) for line in lines if line.what.startswith("worker")]
         job = {
-            "profile": self._profile.written(), "seconds": seconds, "delay": start, "slowness": slow,
+            "profile": self._profile.written(), "seconds": seconds, "delay": start, "slowness": slow, "neighbour": neighbour,
             "real": self._options.profile if self._options.real else None,
             "settings": f"--strategy {strategy} --partition {partition} --credit {credit} {more}",
         }  # fmt: skip
@@ -251,9 +257,11 @@ class Bench:
             folder = pathlib.Path(name)
             (folder / "job.json").write_text(json.dumps(job))
             (folder / "script.txt").write_text("".join(line.written(start) for line in links))
+            hosts = self._options.hosts + (self._options.racks if neighbour else 0)
+            uplink = getattr(self._options, "uplink", None)
             command = [
-                self._options.testbed, "run", "--hosts", str(self._options.hosts), "--racks", str(self._options.racks),
-                "--rate", self._options.rate, "--script", str(folder / "script.txt"), "--", sys.executable,
+                self._options.testbed, "run", "--hosts", str(hosts), "--racks", str(self._options.racks),
+                "--rate", self._options.rate, *(["--uplink", uplink] if uplink else []), "--script", str(folder / "script.txt"), "--", sys.executable,
                 str(pathlib.Path(__file__).parent / "tuned.py"), "--job", str(folder / "job.json"),
                 "--out", str(folder / "out.json"),
             ]  # fmt: skip
@@ -262,8 +270,8 @@ class Bench:
             code, words = self._testbed.run(command, variables, patience, lambda text: self._say(f"  {text}"))
             if code or not (folder / "out.json").exists():
                 raise CellError(f"the workers ended with {code}:\n{words}")
-            ends: list[float] = json.loads((folder / "out.json").read_text())["ends"]
-        return ends
+            found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+        return found
 
     def _say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -325,7 +325,7 @@ impl Worker {
     }
 
     /// What is in force: version, strategy, partition, credit, eager, stall_report and timeout, sizes
-    /// in bytes and times in seconds.
+    /// in bytes and times in seconds, and which hosts' and racks' links count as contended.
     #[getter]
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let view = self.view()?;
@@ -337,6 +337,9 @@ impl Worker {
         settings.set_item("eager", view.settings.eager.0)?;
         settings.set_item("stall_report", view.settings.stall_report.as_secs_f64())?;
         settings.set_item("timeout", view.settings.timeout.as_secs_f64())?;
+        let contended = &view.settings.contended;
+        settings.set_item("contended_hosts", contended.hosts.iter().collect::<Vec<_>>())?;
+        settings.set_item("contended_racks", contended.racks.iter().collect::<Vec<_>>())?;
         Ok(settings)
     }
 

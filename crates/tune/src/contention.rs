@@ -21,6 +21,9 @@ const PATIENCE: u32 = 10;
 /// says nothing about links. Small messages come so, however slow an uplink is.
 const TOO_FAST: f64 = 1.25;
 
+/// Marks under which it is remembered what flows were at their best: none, and those of late.
+const MOST_REMEMBERED: usize = 4;
+
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub struct ContentionWatch {
@@ -28,14 +31,18 @@ pub struct ContentionWatch {
     /// Of each worker, by rank; none where the topology does not have its host.
     hosts: Vec<Option<usize>>,
     watch: Watch,
-    /// By the numbers of its hosts.
-    flows: BTreeMap<(usize, usize), Gauge>,
+    /// By the marks in force: groups are others under others, and flows with them. Those without marks come first, and stay: what a flow was
+    /// then shows whether a link that counts as healed is.
+    remembered: Vec<(Contended, Gauges)>,
     /// Links that it found free again, after it had marked them. What others mark is theirs.
     healed: Contended,
     reason: String,
     /// Observations until something may be proposed again.
     quiet: u32,
 }
+
+/// Of flows, by the numbers of their hosts.
+type Gauges = BTreeMap<(usize, usize), Gauge>;
 
 #[derive(Debug, Default)]
 struct Gauge {
@@ -50,22 +57,26 @@ impl ContentionWatch {
         let place = |name: &String| topology.hosts.iter().position(|host| host.name == *name);
         let hosts = view.workers.iter().map(|worker| place(&worker.host)).collect();
         let watch = Watch::new(topology.clone(), Thresholds::default());
-        let (flows, healed, reason) = Default::default();
-        Some(ContentionWatch { topology, hosts, watch, flows, healed, reason, quiet: 0 })
+        let remembered = vec![(view.settings.contended.clone(), Gauges::new())];
+        let (healed, reason) = Default::default();
+        Some(ContentionWatch { topology, hosts, watch, remembered, healed, reason, quiet: 0 })
     }
 
-    /// Groups become others, and flows with them: what one was at its best is still known of those that are marked only.
-    fn forget_free(&mut self) {
-        let contended = self.watch.contended();
-        let hosts = &self.topology.hosts;
-        let is_marked = |host: usize| {
-            contended.hosts.contains(&hosts[host].name)
-                || contended.racks.contains(&hosts[host].rack)
-        };
-        self.flows.retain(|(from, to), _| is_marked(*from) || is_marked(*to));
+    /// Where in what is remembered these marks are.
+    fn under(&mut self, marks: &Contended) -> usize {
+        if let Some(place) = self.remembered.iter().position(|(known, _)| known == marks) {
+            return place;
+        }
+        if self.remembered.len() == MOST_REMEMBERED {
+            self.remembered.remove(1);
+        }
+        self.remembered.push((marks.clone(), Gauges::new()));
+        self.remembered.len() - 1
     }
 
     fn flows(&mut self, metrics: &JobMetrics) -> Vec<Flow> {
+        let place = self.under(&metrics.settings.contended);
+        let gauges = &mut self.remembered[place].1;
         let host = |rank: usize| self.hosts.get(rank).copied().flatten();
         let mut flows = Vec::new();
         for (rank, worker) in metrics.workers.iter().enumerate() {
@@ -75,10 +86,11 @@ impl ContentionWatch {
                 };
                 let most = free_rate(&self.topology, from, to);
                 if from != to && flow.rate <= TOO_FAST * most {
-                    let gauge = self.flows.entry((from, to)).or_default();
+                    let gauge = gauges.entry((from, to)).or_default();
                     gauge.rate.add(flow.rate);
-                    gauge.best = gauge.best.max(gauge.rate.value().min(most));
-                    flows.push(Flow { from, to, share: gauge.rate.value() / gauge.best });
+                    let rate = gauge.rate.value();
+                    gauge.best = gauge.best.max(rate.min(most));
+                    flows.push(Flow { from, to, rate, share: rate / gauge.best });
                 }
             }
         }
@@ -100,9 +112,10 @@ impl Policy for ContentionWatch {
             return None;
         }
         let (flows, before) = (self.flows(metrics), self.watch.contended());
-        if let Some(Adjustment { reason, .. }) = self.watch.look(&flows) {
+        if let Some(Adjustment { reason, .. }) =
+            self.watch.look(&flows, &metrics.settings.contended)
+        {
             (self.reason, self.quiet) = (reason, 0);
-            self.forget_free();
             self.healed.hosts.extend(before.hosts);
             self.healed.racks.extend(before.racks);
         }

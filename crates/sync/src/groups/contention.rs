@@ -1,8 +1,10 @@
 //! When a link counts as contended, and when as healed: a state machine over what flows between hosts achieved.
 //!
 //! A link is as good as the best flow that crosses it: one slow flow may be another link's fault, many are not. A mark
-//! takes several looks in a row, and taking it away several more and a better rate than the one that set it, so that
-//! noise changes nothing. It reads no clock and moves no bytes; whoever looks decides how often.
+//! takes several looks in a row, and taking it away several more, so that noise changes nothing. Once a mark is in force, groups are
+//! others, and fewer flows share the link: each gets more than before though nothing has healed. So a marked link is compared with itself, as it was when
+//! the mark had just come into force. A mark that stays too long costs little; one that goes too soon brings back what it was set for.
+//! It reads no clock and moves no bytes; whoever looks decides how often.
 
 use paceline_job::{Contended, Topology};
 use std::sync::Arc;
@@ -14,7 +16,9 @@ pub struct Flow {
     pub from: usize,
     /// Receiver.
     pub to: usize,
-    /// Its rate, as a share of what it had without others' traffic.
+    /// Its rate, in bytes a second,
+    pub rate: f64,
+    /// and as a share of what it had without others' traffic, under the same marks.
     pub share: f64,
 }
 
@@ -25,7 +29,11 @@ pub struct Thresholds {
     pub contended_below: f64,
     /// in so many looks in a row.
     pub looks_to_mark: u32,
-    /// Healed from this share on upwards,
+    /// Looks after a mark has come into force that do not count, because groups were still changing,
+    pub looks_to_change: u32,
+    /// and those after them whose middle one says what a flow gets while it is contended.
+    pub looks_to_know: u32,
+    /// Healed from so many times that on upwards,
     pub healed_above: f64,
     /// in so many looks in a row.
     pub looks_to_heal: u32,
@@ -33,7 +41,14 @@ pub struct Thresholds {
 
 impl Default for Thresholds {
     fn default() -> Thresholds {
-        Thresholds { contended_below: 0.6, looks_to_mark: 3, healed_above: 0.8, looks_to_heal: 6 }
+        Thresholds {
+            contended_below: 0.65,
+            looks_to_mark: 3,
+            looks_to_change: 3,
+            looks_to_know: 7,
+            healed_above: 1.3,
+            looks_to_heal: 6,
+        }
     }
 }
 
@@ -57,11 +72,30 @@ pub struct Watch {
     racks: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Standing {
     contended: bool,
     /// Looks in a row that spoke against it.
     against: u32,
+    /// The best rates of the first looks since its mark is in force.
+    since: Vec<f64>,
+}
+
+impl Standing {
+    /// What a flow gets while the link is contended, once that is known.
+    fn while_contended(&self, thresholds: &Thresholds) -> Option<f64> {
+        let known = (thresholds.looks_to_change + thresholds.looks_to_know) as usize;
+        let mut rates = self.since.get(thresholds.looks_to_change as usize..known)?.to_vec();
+        rates.sort_by(f64::total_cmp);
+        Some(rates[rates.len() / 2])
+    }
+}
+
+/// The best of what tells something about a link.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    share: f64,
+    rate: f64,
 }
 
 impl Watch {
@@ -81,46 +115,67 @@ impl Watch {
         Contended { hosts: hosts.collect(), racks: racks.collect() }
     }
 
-    /// Take a look. Flows of hosts that the topology does not have are passed over.
-    pub fn look(&mut self, flows: &[Flow]) -> Option<Adjustment> {
+    /// Take a look, while these marks are in force. Flows of hosts that the topology does not have are passed over.
+    pub fn look(&mut self, flows: &[Flow], in_force: &Contended) -> Option<Adjustment> {
         let shares = self.shares(flows);
         let mut reasons = Vec::new();
-        for (link, share) in shares.into_iter().enumerate() {
-            let Some(share) = share else { continue };
-            let Thresholds { contended_below, looks_to_mark, healed_above, looks_to_heal } =
-                self.thresholds;
+        for (link, best) in shares.into_iter().enumerate() {
+            let Some(Best { share, rate }) = best else { continue };
+            let is_in_force = self.is_marked(link, in_force);
+            let thresholds = self.thresholds;
             let standing = &mut self.links[link];
             let (speaks_against, needed) = match standing.contended {
-                false => (share <= contended_below, looks_to_mark),
-                true => (share >= healed_above, looks_to_heal),
+                false => (share <= thresholds.contended_below, thresholds.looks_to_mark),
+                true if !is_in_force => (false, thresholds.looks_to_heal),
+                true => {
+                    let usual = standing.while_contended(&thresholds);
+                    if usual.is_none() {
+                        standing.since.push(rate);
+                    }
+                    let healed = usual.is_some_and(|usual| rate >= thresholds.healed_above * usual);
+                    (healed, thresholds.looks_to_heal)
+                }
             };
             standing.against = if speaks_against { standing.against + 1 } else { 0 };
             if standing.against >= needed {
-                *standing = Standing { contended: !standing.contended, against: 0 };
-                let verb = if standing.contended { "contended" } else { "free again" };
-                let percent = (100.0 * share).round();
-                reasons.push(format!(
-                    "{} is {verb}: {percent} % of its rate in {needed} looks in a row",
-                    self.name(link)
-                ));
+                let contended = !standing.contended;
+                *standing = Standing { contended, ..Standing::default() };
+                let (link, percent) = (self.name(link), (100.0 * share).round());
+                reasons.push(match contended {
+                    true => format!(
+                        "{link} is contended: {percent} % of its rate in {needed} looks in a row"
+                    ),
+                    false => format!(
+                        "{link} is free again: {} times what it was in {needed} looks in a row",
+                        thresholds.healed_above
+                    ),
+                });
             }
         }
         let reason = reasons.join("; ");
         (!reason.is_empty()).then(|| Adjustment { contended: self.contended(), reason })
     }
 
-    /// For each link the best share of a flow that tells something about it.
+    fn is_marked(&self, link: usize, marks: &Contended) -> bool {
+        match self.topology.hosts.get(link) {
+            Some(host) => marks.hosts.contains(&host.name),
+            None => marks.racks.contains(&((link - self.topology.hosts.len()) as u32)),
+        }
+    }
+
+    /// For each link the best of the flows that tell something about it.
     ///
     /// Inside racks only hosts' own links are crossed, so those speak first. A flow between racks speaks about the
     /// racks if both of its hosts are not the reason, and about its hosts if nothing else does. A flow that crosses a link
     /// that counts as contended speaks about no other: that link is reason enough.
-    fn shares(&self, flows: &[Flow]) -> Vec<Option<f64>> {
+    fn shares(&self, flows: &[Flow]) -> Vec<Option<Best>> {
         let hosts = self.topology.hosts.len();
         let known = |flow: &&Flow| flow.from < hosts && flow.to < hosts && flow.from != flow.to;
         let rack = |host: usize| self.topology.hosts[host].rack as usize;
-        let mut best: Vec<Option<f64>> = vec![None; hosts + self.racks];
-        let tell = |link: &mut Option<f64>, share: f64| {
-            *link = Some(link.map_or(share, |known| known.max(share)));
+        let mut best: Vec<Option<Best>> = vec![None; hosts + self.racks];
+        let tell = |link: &mut Option<Best>, Flow { share, rate, .. }: &Flow| {
+            let known = link.unwrap_or(Best { share: *share, rate: *rate });
+            *link = Some(Best { share: known.share.max(*share), rate: known.rate.max(*rate) });
         };
         let (inside, between): (Vec<&Flow>, Vec<&Flow>) =
             flows.iter().filter(known).partition(|flow| rack(flow.from) == rack(flow.to));
@@ -131,12 +186,12 @@ impl Watch {
                 .into_iter()
                 .filter(|end| contended(*end) || !ends.map(contended).contains(&true))
             {
-                tell(&mut best[end], flow.share);
+                tell(&mut best[end], flow);
             }
         }
         let heard: Vec<bool> = best[..hosts].iter().map(Option::is_some).collect();
-        let slow = |share: Option<f64>| {
-            share.is_some_and(|share| share <= self.thresholds.contended_below)
+        let slow = |best: Option<Best>| {
+            best.is_some_and(|best| best.share <= self.thresholds.contended_below)
         };
         let slow_hosts: Vec<bool> = best[..hosts].iter().map(|share| slow(*share)).collect();
         for flow in &between {
@@ -146,10 +201,10 @@ impl Watch {
             for end in [flow.from, flow.to] {
                 let uplink = hosts + rack(end);
                 if !heard[end] && speaks(end) {
-                    tell(&mut best[end], flow.share);
+                    tell(&mut best[end], flow);
                 }
                 if !slow_hosts[flow.from] && !slow_hosts[flow.to] && speaks(uplink) {
-                    tell(&mut best[uplink], flow.share);
+                    tell(&mut best[uplink], flow);
                 }
             }
         }
@@ -195,9 +250,16 @@ mod tests {
     fn round(hosts: usize, share: f64, slow: impl Fn(usize, usize) -> bool) -> Vec<Flow> {
         let flow = |from: usize| {
             let to = (from + 1) % hosts;
-            Flow { from, to, share: if slow(from, to) { share } else { 1.0 } }
+            let share = if slow(from, to) { share } else { 1.0 };
+            Flow { from, to, rate: 1e8 * share, share }
         };
         (0..hosts).map(flow).collect()
+    }
+
+    /// With its own marks in force.
+    fn look(watch: &mut Watch, flows: &[Flow]) -> Option<Adjustment> {
+        let in_force = watch.contended();
+        watch.look(flows, &in_force)
     }
 
     #[test]
@@ -206,14 +268,16 @@ mod tests {
         let rack = |host: usize| host / 3;
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
-        assert_eq!(watch.look(&slow), None);
-        assert_eq!(watch.look(&slow), None);
-        let marked = watch.look(&slow).unwrap();
+        assert_eq!(look(&mut watch, &slow), None);
+        assert_eq!(look(&mut watch, &slow), None);
+        let marked = look(&mut watch, &slow).unwrap();
         assert_eq!(marked.contended.racks.iter().collect::<Vec<_>>(), [&1]);
         assert!(marked.contended.hosts.is_empty(), "{marked:?}");
         assert!(marked.reason.contains("the uplink of rack 1 is contended"), "{}", marked.reason);
+        // It takes some looks to know what is usual while it is contended.
+        assert!((0..10).all(|_| look(&mut watch, &slow).is_none()));
         let sound = round(12, 1.0, |_, _| false);
-        let healed: Vec<_> = (0..6).filter_map(|_| watch.look(&sound)).collect();
+        let healed: Vec<_> = (0..6).filter_map(|_| look(&mut watch, &sound)).collect();
         assert_eq!(healed.len(), 1);
         assert!(healed[0].contended.is_empty());
     }
@@ -222,7 +286,7 @@ mod tests {
     fn a_slow_host_is_marked_and_its_rack_is_not() {
         let mut watch = watch(2, 3);
         let slow = round(6, 0.2, |from, to| from == 2 || to == 2);
-        let marked = (0..3).filter_map(|_| watch.look(&slow)).last().unwrap();
+        let marked = (0..3).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
         assert_eq!(marked.contended.hosts.iter().collect::<Vec<_>>(), ["host2"]);
         assert!(marked.contended.racks.is_empty(), "{marked:?}");
     }
@@ -232,10 +296,10 @@ mod tests {
         for seed in 0..50 {
             let (mut watch, mut random) = (watch(4, 3), Random::new(seed));
             for _ in 0..500 {
-                let noisy = |flow: Flow| Flow { share: 0.65 + 0.35 * random.unit(), ..flow };
+                let noisy = |flow: Flow| Flow { share: 0.66 + 0.34 * random.unit(), ..flow };
                 let flows: Vec<Flow> =
                     round(12, 1.0, |_, _| false).into_iter().map(noisy).collect();
-                assert_eq!(watch.look(&flows), None, "seed {seed}");
+                assert_eq!(look(&mut watch, &flows), None, "seed {seed}");
             }
         }
     }
@@ -244,8 +308,19 @@ mod tests {
     fn between_the_thresholds_a_mark_stays() {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
-        (0..3).for_each(|_| drop(watch.look(&at(0.2))));
-        assert!((0..100).all(|_| watch.look(&at(0.7)).is_none()));
+        (0..3).for_each(|_| drop(look(&mut watch, &at(0.6))));
+        // Fewer share the link now, and get more than before the mark; then it heals a little.
+        assert!((0..100).all(|_| look(&mut watch, &at(0.8)).is_none()));
+        assert!((0..100).all(|_| look(&mut watch, &at(1.0)).is_none()));
+        assert!(!watch.contended().is_empty());
+    }
+
+    #[test]
+    fn a_mark_that_is_not_in_force_yet_is_not_taken_away() {
+        let mut watch = watch(2, 3);
+        let at = |share| round(6, share, |from, to| from == 2 || to == 2);
+        (0..3).for_each(|_| drop(look(&mut watch, &at(0.2))));
+        assert!((0..100).all(|_| watch.look(&at(1.0), &Contended::default()).is_none()));
         assert!(!watch.contended().is_empty());
     }
 
@@ -255,17 +330,17 @@ mod tests {
         let rack = |host: usize| host / 3;
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
-        assert!((0..3).filter_map(|_| watch.look(&slow)).count() == 1);
+        assert!((0..3).filter_map(|_| look(&mut watch, &slow)).count() == 1);
         // From then on the next rack is heard of through it only.
         let met: Vec<Flow> = slow.into_iter().filter(|flow| rack(flow.from) == 1).collect();
-        assert!((0..20).all(|_| watch.look(&met).is_none()));
+        assert!((0..20).all(|_| look(&mut watch, &met).is_none()));
         assert_eq!(watch.contended().racks.into_iter().collect::<Vec<u32>>(), [1]);
     }
 
     #[test]
     fn flows_that_name_no_host_are_passed_over() {
         let mut watch = watch(2, 2);
-        let flow = Flow { from: 0, to: 9, share: 0.1 };
-        assert!((0..10).all(|_| watch.look(&[flow]).is_none()));
+        let flow = Flow { from: 0, to: 9, rate: 1e7, share: 0.1 };
+        assert!((0..10).all(|_| look(&mut watch, &[flow]).is_none()));
     }
 }
