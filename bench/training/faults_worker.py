@@ -17,19 +17,6 @@ import paceline.torch as pl
 RATE = 0.05
 
 
-class Course:
-    """How many images all workers have seen: what a newcomer has to know for its learning rate."""
-
-    def __init__(self) -> None:
-        self.seen = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.seen = state["seen"]
-
-
 def main() -> None:
     told = json.loads(sys.argv[1])
     torch.set_num_threads(1)
@@ -44,19 +31,18 @@ def main() -> None:
     inner = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     optimizer = pl.DistributedOptimizer(inner, model, mode=mode(told["way"], 0))
     loader = pl.ElasticDataLoader(torch.utils.data.TensorDataset(*images.train), batch_size=told["batch"], seed=told["seed"])
-    course = Course()
-    pl.elastic(model=model, optimizer=optimizer, loader=loader, course=course)
+    pl.elastic(model=model, optimizer=optimizer, loader=loader)
     say(trains=os.getpid())
     since = time.monotonic()
-    total = told["epochs"] * len(images.train[1])
-    for _ in loader.epochs(told["epochs"]):
+    for epoch in loader.epochs(told["epochs"]):
         for inputs, labels in loader:
-            # In the second half it falls to nothing.
-            inner.param_groups[0]["lr"] = RATE * max(0.0, min(1.0, 2 * (1 - course.seen / total)))
+            # In the second half it falls to nothing, by what all workers know alike: the last batches of an epoch may differ.
+            left = len(loader.elastic) * told["batch"] * pl.size() / len(images.train[1])
+            done = (epoch + 1 - min(1.0, left)) / told["epochs"]
+            inner.param_groups[0]["lr"] = RATE * min(1.0, 2 * (1 - done))
             (functional.cross_entropy(model(inputs), labels) * loader.weight).backward()
             optimizer.step()
             optimizer.zero_grad()
-            course.seen += len(labels) * pl.size()
     say(ending=os.getpid())
     optimizer.switch("synchronous")
     seconds = time.monotonic() - since

@@ -10,7 +10,7 @@ use crate::{
 use paceline_job::{Link, Rank, Rate, ReduceOp};
 use paceline_sync::{
     collective::Collective,
-    survey::{self, Finding, PIECES, Reading, Round, Transfer, steady_rate},
+    survey::{self, Finding, Load, PIECES, Reading, Round, Transfer},
 };
 use std::{
     collections::BTreeSet,
@@ -46,7 +46,7 @@ pub fn survey(worker: &Worker, limit: Duration) -> Result<Finding> {
         latency: Duration::from_micros(10),
     });
     let mut survey = Survey { worker, leaders, near: BTreeSet::new(), mark: Instant::now() };
-    survey::survey(&names, memory, limit, |transfers, bytes| survey.round(transfers, bytes))
+    survey::survey(&names, memory, limit, |load| survey.round(load))
 }
 
 struct Survey<'a> {
@@ -61,7 +61,8 @@ struct Survey<'a> {
 
 impl Survey<'_> {
     /// The transfers of one round at the same time; what each achieved, on all workers.
-    fn round(&mut self, transfers: &[Transfer], bytes: usize) -> Result<Round> {
+    fn round(&mut self, load: Load) -> Result<Round> {
+        let transfers = load.transfers;
         let ordered = |(from, to): &Transfer| ((*from).min(*to), (*from).max(*to));
         let all: BTreeSet<Transfer> = transfers.iter().map(ordered).collect();
         let new: Vec<Transfer> = all.difference(&self.near).copied().collect();
@@ -73,7 +74,7 @@ impl Survey<'_> {
         if !new.is_empty() {
             self.worker.barrier("paceline survey loads")?;
         }
-        let mut told = self.load(transfers, bytes)?;
+        let mut told = self.load(load)?;
         told.extend(&latencies);
         told.push(self.mark.elapsed().as_secs_f64());
         self.mark = Instant::now();
@@ -91,8 +92,8 @@ impl Survey<'_> {
     }
 
     /// Bytes a second of each transfer that comes here; 0 where too few came to tell, and elsewhere.
-    fn load(&self, transfers: &[Transfer], bytes: usize) -> Result<Vec<f64>> {
-        let piece = bytes / PIECES;
+    fn load(&self, load: Load) -> Result<Vec<f64>> {
+        let (transfers, piece) = (load.transfers, load.bytes / PIECES);
         let begun = Instant::now();
         let came: Arc<Vec<Mutex<Vec<Duration>>>> =
             Arc::new(transfers.iter().map(|_| Mutex::default()).collect());
@@ -125,11 +126,11 @@ impl Survey<'_> {
         for pending in underway {
             pending.wait()?;
         }
-        let rate = |came: &Mutex<Vec<Duration>>| {
+        let rate = |(number, came): (usize, &Mutex<Vec<Duration>>)| {
             let came = came.lock().unwrap_or_else(PoisonError::into_inner);
-            steady_rate(&came, piece).unwrap_or(0.0)
+            load.rate(number, &came).unwrap_or(0.0)
         };
-        Ok(came.iter().map(rate).collect())
+        Ok(came.iter().enumerate().map(rate).collect())
     }
 
     /// Half of a round trip in seconds, the fastest of several, where it is measured; 0 elsewhere.

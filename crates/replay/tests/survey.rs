@@ -8,7 +8,7 @@ use paceline_replay::{Cluster, ClusterConfig, Shaping};
 use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
-    survey::{Finding, PIECES, Reading, Round, Transfer, steady_rate, survey},
+    survey::{Finding, Load, PIECES, Reading, Round, Transfer, survey},
 };
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -79,18 +79,14 @@ fn arrivals(
 }
 
 /// All transfers of a round at the same time, after a byte each.
-fn probe(
-    topology: &Topology,
-    config: &ClusterConfig,
-    transfers: &[Transfer],
-    bytes: usize,
-) -> Round {
+fn probe(topology: &Topology, config: &ClusterConfig, load: Load) -> Round {
+    let Load { transfers, bytes, .. } = load;
     let byte = arrivals(topology, ClusterConfig::default(), transfers, (1, 1));
     let pieces = (PIECES as u32, (bytes / PIECES) as u64);
     let came = arrivals(topology, config.clone(), transfers, pieces);
     let took = came.iter().filter_map(|came| came.last()).max().copied().unwrap_or_default();
-    let readings = came.iter().zip(byte).map(|(came, byte)| Reading {
-        rate: steady_rate(came, bytes / PIECES),
+    let readings = came.iter().zip(byte).enumerate().map(|(number, (came, byte))| Reading {
+        rate: load.rate(number, came),
         latency: Some(byte[0]),
     });
     Round { readings: readings.collect(), took }
@@ -98,8 +94,8 @@ fn probe(
 
 fn surveyed_within(limit: Duration, topology: &Topology, config: &ClusterConfig) -> Finding {
     let names: Vec<String> = topology.hosts.iter().map(|host| host.name.clone()).collect();
-    let found = survey(&names, topology.memory, limit, |round, bytes| {
-        Ok::<_, Infallible>(probe(topology, config, round, bytes))
+    let found = survey(&names, topology.memory, limit, |load| {
+        Ok::<_, Infallible>(probe(topology, config, load))
     });
     found.unwrap_or_else(|never| match never {})
 }

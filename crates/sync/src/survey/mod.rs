@@ -3,7 +3,7 @@
 //! One transfer at a time shows slow hosts. Links that are shared show only under load: when all hosts send at once,
 //! those who reach each other inside a rack keep their rate, and those who share an uplink fall together. So every
 //! round pairs all hosts, and what each pair achieved speaks for or against one rack ([`racks`]). Whoever surveys
-//! carries out the rounds, in real time or in virtual, and reads rates by [`steady_rate`]; all of them get the same plan from the same
+//! carries out the rounds, in real time or in virtual, and reads rates by [`Load::rate`]; all of them get the same plan from the same
 //! readings. Nothing here sends or reads a clock: how long a round took is told, so that a survey ends in time.
 
 mod notes;
@@ -16,7 +16,7 @@ use racks::{Matching, Verdicts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-pub use pace::{PIECES, steady_rate};
+pub use pace::PIECES;
 
 /// What one transfer achieved.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,13 +75,39 @@ const LOADED: f64 = 0.4;
 /// A connection opens its window in so many times the latency of its way.
 const LATENCIES: u32 = 24;
 
-/// Survey hosts of these names within `limit`, and a round more at most. `probe` carries out the transfers of one round at the
-/// same time, each of so many bytes in [`PIECES`], and tells what each achieved; `memory` is what joins workers of one host.
+/// Of the time in which the fastest of several transfers should be through, what counts for all of them: it may be faster this time.
+const TOGETHER: f64 = 0.8;
+
+/// What the transfers of one round are to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    /// All at the same time,
+    pub transfers: &'a [Transfer],
+    /// each of so many bytes, in [`PIECES`].
+    pub bytes: usize,
+    /// Until when after its beginning each counts, where that is the same for several: those that are through first leave
+    /// room to the others. Empty where each counts for itself.
+    pub until: &'a [Duration],
+}
+
+impl Load<'_> {
+    /// Bytes a second of one transfer, whose pieces came at these moments after the beginning; none if too few came to tell.
+    pub fn rate(&self, transfer: usize, came: &[Duration]) -> Option<f64> {
+        let piece = self.bytes / PIECES;
+        match self.until.get(transfer) {
+            Some(until) => pace::rate_until(came, piece, *until),
+            None => pace::steady_rate(came, piece),
+        }
+    }
+}
+
+/// Survey hosts of these names within `limit`, and a round more at most. `probe` carries out one round,
+/// and tells what each transfer achieved; `memory` is what joins workers of one host.
 pub fn survey<E>(
     names: &[String],
     memory: Link,
     limit: Duration,
-    probe: impl FnMut(&[Transfer], usize) -> Result<Round, E>,
+    probe: impl FnMut(Load) -> Result<Round, E>,
 ) -> Result<Finding, E> {
     let count = names.len();
     let mut surveyor = Surveyor {
@@ -136,9 +162,18 @@ struct Surveyor<P> {
     probe: P,
 }
 
-impl<E, P: FnMut(&[Transfer], usize) -> Result<Round, E>> Surveyor<P> {
+impl<E, P: FnMut(Load) -> Result<Round, E>> Surveyor<P> {
     /// What these transfers achieve at the same time; nothing is tried once time is up.
     fn look(&mut self, transfers: &[Transfer]) -> Result<Vec<Option<f64>>, E> {
+        self.look_until(transfers, &[])
+    }
+
+    /// The same, where each transfer counts only as long as none with this rate is through.
+    fn look_until(
+        &mut self,
+        transfers: &[Transfer],
+        fastest: &[f64],
+    ) -> Result<Vec<Option<f64>>, E> {
         let left = self.limit.saturating_sub(self.notes.took);
         if left.is_zero() || transfers.is_empty() {
             return Ok(vec![None; transfers.len()]);
@@ -156,7 +191,9 @@ impl<E, P: FnMut(&[Transfer], usize) -> Result<Round, E>> Surveyor<P> {
         let bytes = bytes.min(4 * self.bytes);
         let bytes = bytes.clamp(pace::LEAST_BYTES, pace::MOST_BYTES) / PIECES * PIECES;
         self.bytes = bytes;
-        let Round { readings, took } = (self.probe)(transfers, bytes)?;
+        let until = |rate: &f64| Duration::from_secs_f64(TOGETHER * bytes as f64 / rate);
+        let until: Vec<Duration> = fastest.iter().map(until).collect();
+        let Round { readings, took } = (self.probe)(Load { transfers, bytes, until: &until })?;
         self.notes.note(transfers, &readings, took);
         let rates = readings.iter().filter_map(|reading| reading.rate);
         self.slowest = rates.reduce(f64::min).or(self.slowest);
@@ -166,7 +203,8 @@ impl<E, P: FnMut(&[Transfer], usize) -> Result<Round, E>> Surveyor<P> {
     /// How much is worth sending is not known before something was sent.
     fn try_out(&mut self) -> Result<(), E> {
         let transfers = [(0, 1), (1, 0)];
-        let Round { readings, took } = (self.probe)(&transfers, pace::FIRST_BYTES)?;
+        let load = Load { transfers: &transfers, bytes: pace::FIRST_BYTES, until: &[] };
+        let Round { readings, took } = (self.probe)(load)?;
         self.slowest = readings.iter().filter_map(|reading| reading.rate).reduce(f64::min);
         // So little shows how long a byte takes, and not what a wire carries.
         let latencies = readings.into_iter().map(|reading| Reading { rate: None, ..reading });
@@ -230,7 +268,17 @@ impl<E, P: FnMut(&[Transfer], usize) -> Result<Round, E>> Surveyor<P> {
                 sender.extend(flows.iter().map(|_| at));
                 transfers.extend(flows);
             }
-            let rates = self.look(&transfers)?;
+            let alone = self.look(&transfers)?;
+            // Those of a rack count for as long as all of them send, which is known of a second time only.
+            let mut fastest = vec![f64::MIN_POSITIVE; racks.len()];
+            for (rack, rate) in sender.iter().zip(&alone) {
+                fastest[*rack] = fastest[*rack].max(rate.unwrap_or(0.0));
+            }
+            let fastest: Vec<f64> = sender.iter().map(|rack| fastest[*rack]).collect();
+            let known = fastest.iter().all(|rate| *rate > f64::MIN_POSITIVE);
+            let together = if known { self.look_until(&transfers, &fastest)? } else { Vec::new() };
+            let rates = alone.iter().enumerate();
+            let rates = rates.map(|(at, rate)| together.get(at).copied().flatten().or(*rate));
             let wires = self.notes.by_wires_alone(&transfers);
             let mut out = vec![(0.0_f64, 0.0_f64); racks.len()];
             for ((rack, rate), wire) in sender.iter().zip(rates).zip(wires) {

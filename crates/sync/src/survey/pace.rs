@@ -31,7 +31,7 @@ const LEAST_PIECES: usize = 6;
 
 /// Bytes a second once it had become steady, where pieces of this many bytes each came at these moments, in order; none if
 /// too few came to tell.
-pub fn steady_rate(came: &[Duration], piece_bytes: usize) -> Option<f64> {
+pub(super) fn steady_rate(came: &[Duration], piece_bytes: usize) -> Option<f64> {
     let (first, last) = (came.first()?, came.last()?);
     let steady = *first + last.saturating_sub(*first).mul_f64(DISCARDED);
     let mut begin = came.iter().position(|at| *at >= steady)?;
@@ -45,6 +45,24 @@ pub fn steady_rate(came: &[Duration], piece_bytes: usize) -> Option<f64> {
     let enough = came.len() * piece_bytes >= LEAST_BYTES / 2;
     (enough && pieces >= LEAST_PIECES && seconds > 0.0)
         .then(|| (pieces * piece_bytes) as f64 / seconds)
+}
+
+/// Bytes a second of what came up to a moment, where it went on after it: once it had become steady.
+pub(super) fn rate_until(came: &[Duration], piece_bytes: usize, until: Duration) -> Option<f64> {
+    let from = until.mul_f64(DISCARDED);
+    let pieces = pieces_at(came, until) - pieces_at(came, from);
+    let seconds = until.saturating_sub(from).as_secs_f64();
+    (pieces >= LEAST_PIECES as f64 / 2.0 && seconds > 0.0)
+        .then(|| pieces * piece_bytes as f64 / seconds)
+}
+
+/// How many had come by then, with the part that had come of the next one.
+fn pieces_at(came: &[Duration], at: Duration) -> f64 {
+    let whole = came.partition_point(|moment| *moment <= at);
+    let Some(next) = came.get(whole) else { return whole as f64 };
+    let before = whole.checked_sub(1).map_or(Duration::ZERO, |last| came[last]);
+    let [part, pause] = [at, *next].map(|end| end.saturating_sub(before).as_secs_f64());
+    whole as f64 + if pause > 0.0 { part / pause } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -86,6 +104,30 @@ mod tests {
         let seen = steady_rate(&came, bytes / PIECES).unwrap();
         // A piece more or less, of fourteen.
         assert!((seen / rate - 1.0).abs() < 0.08, "{seen}");
+    }
+
+    #[test]
+    fn transfers_that_are_through_first_make_those_together_no_faster() {
+        let (rate, bytes) = (1e7, 1_usize << 20);
+        let piece = (bytes / PIECES) as f64;
+        // Two thirds of the link and one third; when the first is through, the second has it all.
+        let first: Vec<Duration> = (1..=PIECES)
+            .map(|at| Duration::from_secs_f64(at as f64 * piece / (rate * 2.0 / 3.0)))
+            .collect();
+        let end = *first.last().unwrap();
+        let second: Vec<Duration> = (1..=PIECES)
+            .map(|at| match at <= PIECES / 2 {
+                true => Duration::from_secs_f64(at as f64 * piece / (rate / 3.0)),
+                false => end + Duration::from_secs_f64((at - PIECES / 2) as f64 * piece / rate),
+            })
+            .collect();
+        let alone = [&first, &second].map(|came| steady_rate(came, bytes / PIECES).unwrap());
+        assert!(alone.iter().sum::<f64>() > 1.2 * rate, "{alone:?}");
+        let until = end.mul_f64(0.8);
+        let together =
+            [&first, &second].map(|came| rate_until(came, bytes / PIECES, until).unwrap());
+        assert!((together.iter().sum::<f64>() / rate - 1.0).abs() < 0.02, "{together:?}");
+        assert_eq!(rate_until(&first[..1], bytes / PIECES, until), None);
     }
 
     #[test]
