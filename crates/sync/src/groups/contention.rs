@@ -1,6 +1,6 @@
 //! When a link counts as contended, and when as healed: a state machine over what flows between hosts achieved.
 //!
-//! A link is as good as the best flow that crosses it: one slow flow may be another link's fault, many are not. A mark
+//! A link is as good as the better flows that cross it: one slow flow may be another link's fault, many are not, and the best of many is so by chance. A mark
 //! takes several looks in a row, and taking it away several more, so that noise changes nothing. Once a mark is in force, groups are
 //! others, and fewer flows share the link: each gets more than before though nothing has healed. So a marked link is compared with itself, as it was when
 //! the mark had just come into force. A mark that stays too long costs little; one that goes too soon brings back what it was set for.
@@ -91,11 +91,23 @@ impl Standing {
     }
 }
 
-/// The best of what tells something about a link.
+/// What the better flows tell about a link.
 #[derive(Clone, Copy, Debug)]
-struct Best {
+struct Told {
     share: f64,
     rate: f64,
+}
+
+impl Told {
+    /// A quarter of the flows is better.
+    fn of(flows: &[&Flow]) -> Option<Told> {
+        let better = |number: fn(&Flow) -> f64| {
+            let mut numbers: Vec<f64> = flows.iter().map(|flow| number(flow)).collect();
+            numbers.sort_by(|one, other| other.total_cmp(one));
+            numbers.get(numbers.len() / 4).copied()
+        };
+        Some(Told { share: better(|flow| flow.share)?, rate: better(|flow| flow.rate)? })
+    }
 }
 
 impl Watch {
@@ -119,8 +131,8 @@ impl Watch {
     pub fn look(&mut self, flows: &[Flow], in_force: &Contended) -> Option<Adjustment> {
         let shares = self.shares(flows);
         let mut reasons = Vec::new();
-        for (link, best) in shares.into_iter().enumerate() {
-            let Some(Best { share, rate }) = best else { continue };
+        for (link, told) in shares.into_iter().enumerate() {
+            let Some(Told { share, rate }) = told else { continue };
             let is_in_force = self.is_marked(link, in_force);
             let thresholds = self.thresholds;
             let standing = &mut self.links[link];
@@ -163,58 +175,54 @@ impl Watch {
         }
     }
 
-    /// For each link the best of the flows that tell something about it.
+    /// What flows tell about each link.
     ///
     /// Inside racks only hosts' own links are crossed, so those speak first. A flow between racks speaks about the
     /// racks if both of its hosts are not the reason, and about its hosts if nothing else does. A flow that crosses a link
     /// that counts as contended speaks about no other: that link is reason enough.
-    fn shares(&self, flows: &[Flow]) -> Vec<Option<Best>> {
+    fn shares(&self, flows: &[Flow]) -> Vec<Option<Told>> {
         let hosts = self.topology.hosts.len();
         let known = |flow: &&Flow| flow.from < hosts && flow.to < hosts && flow.from != flow.to;
         let rack = |host: usize| self.topology.hosts[host].rack as usize;
-        let mut best: Vec<Option<Best>> = vec![None; hosts + self.racks];
-        let tell = |link: &mut Option<Best>, Flow { share, rate, .. }: &Flow| {
-            let known = link.unwrap_or(Best { share: *share, rate: *rate });
-            *link = Some(Best { share: known.share.max(*share), rate: known.rate.max(*rate) });
-        };
+        let mut about: Vec<Vec<&Flow>> = vec![Vec::new(); hosts + self.racks];
         let (inside, between): (Vec<&Flow>, Vec<&Flow>) =
             flows.iter().filter(known).partition(|flow| rack(flow.from) == rack(flow.to));
         let contended = |link: usize| self.links[link].contended;
-        for flow in &inside {
+        for flow in inside {
             let ends = [flow.from, flow.to];
             for end in ends
                 .into_iter()
                 .filter(|end| contended(*end) || !ends.map(contended).contains(&true))
             {
-                tell(&mut best[end], flow);
+                about[end].push(flow);
             }
         }
-        let heard: Vec<bool> = best[..hosts].iter().map(Option::is_some).collect();
-        let slow = |best: Option<Best>| {
-            best.is_some_and(|best| best.share <= self.thresholds.contended_below)
+        let heard: Vec<bool> = about[..hosts].iter().map(|flows| !flows.is_empty()).collect();
+        let slow = |flows: &Vec<&Flow>| {
+            Told::of(flows).is_some_and(|told| told.share <= self.thresholds.contended_below)
         };
-        let slow_hosts: Vec<bool> = best[..hosts].iter().map(|share| slow(*share)).collect();
-        for flow in &between {
+        let slow_hosts: Vec<bool> = about[..hosts].iter().map(slow).collect();
+        for flow in between {
             let crossed = [flow.from, flow.to, hosts + rack(flow.from), hosts + rack(flow.to)];
             let known = crossed.map(contended).contains(&true);
             let speaks = |link: usize| contended(link) || !known;
             for end in [flow.from, flow.to] {
                 let uplink = hosts + rack(end);
                 if !heard[end] && speaks(end) {
-                    tell(&mut best[end], flow);
+                    about[end].push(flow);
                 }
                 if !slow_hosts[flow.from] && !slow_hosts[flow.to] && speaks(uplink) {
-                    tell(&mut best[uplink], flow);
+                    about[uplink].push(flow);
                 }
             }
         }
         // A host that was heard of between racks only shares its rack's fault.
         for host in 0..hosts {
-            if !heard[host] && slow(best[hosts + rack(host)]) && !self.is_alone(host) {
-                best[host] = None;
+            if !heard[host] && slow(&about[hosts + rack(host)]) && !self.is_alone(host) {
+                about[host].clear();
             }
         }
-        best
+        about.iter().map(|flows| Told::of(flows)).collect()
     }
 
     /// Whether a host has its rack for itself.
