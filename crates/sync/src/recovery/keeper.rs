@@ -663,11 +663,11 @@ impl Keeper {
         let complete = operation.phase == Phase::Complete;
         let pieces = match remedy {
             Remedy::Pieces(pieces) => pieces,
-            Remedy::Among(ranks) => {
+            Remedy::Among(ranks) if operation.kind == Kind::Mix => {
                 vec![Piece { start: 0, end: operation.len, way: Way::Among(ranks) }]
             }
-            Remedy::Hopeless if complete => return,
-            Remedy::Hopeless => return self.give_up(name, out),
+            Remedy::Hopeless | Remedy::Among(_) if complete => return,
+            Remedy::Hopeless | Remedy::Among(_) => return self.give_up(name, out),
         };
         let me = self.view.rank_of(self.me);
         for Piece { start, end, way } in pieces {

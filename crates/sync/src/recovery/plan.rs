@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Remedy {
     /// These pieces, which cover what anybody lacks.
     Pieces(Vec<Piece>),
-    /// These have not posted it, and mix it among themselves; the others are through with it.
+    /// These have not posted it, and the others are through with it. What is mixed these mix among themselves; anything else
+    /// has failed on the others, who would know it still if anybody had it, and so it does here.
     Among(Vec<Rank>),
     /// It fails on all who have not finished it; nobody has.
     Hopeless,
@@ -142,7 +143,7 @@ fn remedy(view: &View, reports: &[Report], name: Name) -> Option<Remedy> {
         _ => None,
     });
     let Some(first) = entries.next() else {
-        // Of what is reduced or handed over, whoever is through knows that all are.
+        // Of what was reduced or handed over, whoever is through knows that all are.
         let absent = |(_, it): &(Rank, &Standing)| matches!(it, Standing::Absent);
         let lacking = (0..).map(Rank).zip(&standings).filter(absent);
         return Some(Remedy::Among(lacking.map(|(rank, _)| rank).collect()));
