@@ -468,6 +468,9 @@ impl Actor {
                     _ => return Err(format!("worker {}: {error}", self.id)),
                 }
             }
+            // Programs take what they are told where they begin a step. This one begins none, and those of whom it is told
+            // now may have been dismissed, with all that they had trained on, before a coordinator died that said so.
+            Order::Recovered(_) if self.doing == Doing::Leaving => {}
             Order::Recovered(account) => {
                 ledger.recovered(self.id, &account, self.conditions.steps);
             }

@@ -101,15 +101,14 @@ impl Conditions {
         Conditions { mode: Mode::Groups, settings: settings(random, &MIXING), ..self }
     }
 
-    /// The same with newcomers that listen, or with workers that train apart, by the seed.
+    /// The same in any mode, or with newcomers that listen, by the seed.
     pub fn any_mode(self, seed: u64) -> Conditions {
-        let listens = seed.is_multiple_of(2);
-        let mode = match seed % 8 {
-            1 => Mode::Pairs,
-            3 => Mode::Local(1 + seed / 8 % 4),
-            _ => Mode::Synchronous,
-        };
-        Conditions { mode, listens, ..self }
+        match seed % 8 {
+            1 => Conditions { mode: Mode::Pairs, ..self },
+            3 => Conditions { mode: Mode::Local(1 + seed / 8 % 4), ..self },
+            5 => self.mixing(&mut Random::new(seed)),
+            _ => Conditions { listens: seed.is_multiple_of(2), ..self },
+        }
     }
 
     /// What happens, and when.

@@ -64,7 +64,9 @@ pub struct Ledger {
     pub joined: usize,
     /// Times that a state had to come from another worker.
     pub shared_again: usize,
-    /// Steps that were planned to begin with other workers.
+    /// Views that came after another.
+    pub changes: usize,
+    /// Times that a worker began a step with others than before, as planned.
     pub planned: usize,
     /// Coordinators that came after another.
     pub restarts: usize,
@@ -82,12 +84,14 @@ impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} workers finished, {} joined, {} were removed; {} planned changes, {} recoveries, {} tensors with ranges \
-             of different contributors, {} listened to a step, to {} the state was sent again, {} samples went back, {} states came from a second worker, {} coordinators \
-             restarted; results kept: at most {} % of the parameters",
+            "{} workers finished, {} joined, {} were removed; {} changes of the view, {} planned ones met by a worker, {} \
+             recoveries, {} tensors with ranges of different contributors, {} listened to a step, to {} the state was sent \
+             again, {} samples went back, {} states came from a second worker, {} coordinators restarted; results kept: at \
+             most {} % of the parameters",
             self.finished,
             self.joined,
             self.lost,
+            self.changes,
             self.planned,
             self.recoveries,
             self.mixed,
@@ -116,6 +120,7 @@ impl Ledger {
             (&mut self.mixed, other.mixed),
             (&mut self.joined, other.joined),
             (&mut self.shared_again, other.shared_again),
+            (&mut self.changes, other.changes),
             (&mut self.planned, other.planned),
             (&mut self.restarts, other.restarts),
             (&mut self.returned, other.returned),
@@ -194,6 +199,7 @@ impl Ledger {
         }
         self.results.retain(|(_, _, worker), _| self.finals.contains_key(worker));
         self.verdicts.retain(|(_, _, _, by)| self.finals.contains_key(by));
+        self.changes = self.views.len() - 1;
         self.check_results()?;
         self.check_companies()?;
         self.check_samples(joined)
