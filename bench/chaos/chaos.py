@@ -163,7 +163,7 @@ class Paceline(System):
 
     def start(self) -> None:
         workers = str(self.options.workers)
-        self._job = f"chaos-{os.getpid()}"
+        self._job = self.folder.name
         self.run(
             self.options.paceline, "run", "--elastic", "--name", self._job, "--max", workers, "-n", workers, "--",
             self.python(), HERE / "under_paceline.py", *self.task(),

@@ -355,17 +355,40 @@ fn one_that_is_killed_while_somebody_listens_is_not_missed() {
     }
 }
 
+/// Wait for something that comes soon.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..3000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not in half a minute: {what}");
+}
+
 #[test]
 fn workers_that_are_asked_to_leave_finish_their_step_and_the_others_go_on() {
-    let mut job = Job::start(4, "auto");
-    job.reach(10);
+    let mut job = Job::keeping_spares(4);
+    job.reach(3);
     job.coordinator.resize(2).unwrap();
-    let retired = job.coordinator.census().unwrap().retired;
-    assert_eq!(retired.len(), 2);
+    until("two have left", || job.coordinator.census().unwrap().retired.len() == 2);
     let said = job.finish(2);
     assert!(was(&said, 2));
     let retired = said.iter().flatten().filter(|line| line.contains("retired at"));
     assert_eq!(retired.count(), 2, "{said:#?}");
+}
+
+#[test]
+fn nobody_is_asked_to_leave_in_place_of_one_that_is_dying() {
+    let mut job = Job::keeping_spares(4);
+    job.reach(3);
+    // The coordinator need not know yet.
+    job.processes[1].kill();
+    job.coordinator.resize(3).unwrap();
+    until("three are left", || job.coordinator.status().unwrap().members.len() == 3);
+    assert_eq!(job.coordinator.census().unwrap().retired, [0; 0]);
+    let said = job.finish(3);
+    assert!(was(&said, 3), "{said:#?}");
 }
 
 #[test]

@@ -62,6 +62,8 @@ struct Run {
     /// Pairs that cannot reach each other.
     cut: Vec<(WorkerId, WorkerId)>,
     first_steps: BTreeMap<WorkerId, u64>,
+    /// How many workers there are to be, while there are more.
+    wanted: Option<usize>,
     ledger: Ledger,
 }
 
@@ -100,6 +102,7 @@ impl Run {
             last: BTreeMap::new(),
             cut: Vec::new(),
             first_steps: BTreeMap::new(),
+            wanted: None,
             ledger: Ledger::new(conditions.mode),
             conditions,
         }
@@ -145,13 +148,13 @@ impl Run {
             }
             Happening::Answered(id, term, message) => {
                 if self.lines.get(&id) == Some(&term) {
-                    self.register(|registrar, out| registrar.hear(id, message, out));
+                    self.register(|registrar, out| registrar.hear(id, message, out))?;
                 }
                 Ok(())
             }
             Happening::Gone(id, term) => {
                 if self.term == term {
-                    self.register(|registrar, out| registrar.gone(id, out));
+                    self.register(|registrar, out| registrar.gone(id, out))?;
                     self.wait_for_absent();
                 }
                 Ok(())
@@ -172,7 +175,7 @@ impl Run {
                         for absent in registrar.absent() {
                             registrar.gone(absent, out);
                         }
-                    });
+                    })?;
                 }
                 Ok(())
             }
@@ -235,7 +238,7 @@ impl Run {
                 let mut newcomer = None;
                 self.register(|registrar, out| {
                     newcomer = Some(registrar.admit("new".to_string(), String::new(), out));
-                });
+                })?;
                 if let Some(id) = newcomer {
                     let job = self.minutes.view.clone();
                     let actor = Actor::newcomer(id, job, self.conditions.clone(), &mut self.random);
@@ -243,7 +246,19 @@ impl Run {
                     self.lines.insert(id, self.term);
                 }
             }
+            Trouble::Resize(fewer) => {
+                let size = self.minutes.view.size() as u64;
+                let wanted = size.saturating_sub(fewer).max(1) as usize;
+                let mut wish = None;
+                self.register(|registrar, out| {
+                    let heard = registrar.shrink(wanted, out).is_ok();
+                    wish = Some(wanted).filter(|_| heard && registrar.view().size() > wanted);
+                })?;
+                self.wanted = wish;
+            }
             Trouble::CoordinatorDies => {
+                // What was wished for is not written down.
+                self.wanted = None;
                 if self.registrar.take().is_some() {
                     let ids: Vec<WorkerId> = self.lines.keys().copied().collect();
                     for id in ids {
@@ -319,18 +334,39 @@ impl Run {
         }
     }
 
-    fn register(&mut self, with: impl FnOnce(&mut Registrar, &mut Vec<Summons>)) {
+    fn register(
+        &mut self,
+        with: impl FnOnce(&mut Registrar, &mut Vec<Summons>),
+    ) -> Result<(), String> {
         let mut out = Vec::new();
-        let Some(registrar) = &mut self.registrar else { return };
+        let Some(registrar) = &mut self.registrar else { return Ok(()) };
         with(registrar, &mut out);
         // Before anybody hears of it.
-        self.minutes = registrar.minutes();
+        let before = std::mem::replace(&mut self.minutes, registrar.minutes());
+        self.see_whether_wish_holds(&before)?;
         for Summons { to, message } in out {
             if let Some(term) = self.lines.get(&to).copied() {
                 let at = self.in_order(to, false);
                 self.at(at, Happening::Told(to, term, message));
             }
         }
+        Ok(())
+    }
+
+    /// Nobody is asked to leave for a wish that a loss made true.
+    fn see_whether_wish_holds(&mut self, before: &Minutes) -> Result<(), String> {
+        let (size, planned) = (self.minutes.view.size(), self.minutes.since != before.since);
+        let fewer = size < before.view.size();
+        let Some(wanted) = self.wanted.filter(|_| fewer) else { return Ok(()) };
+        if planned && size < wanted {
+            return Err(format!("{wanted} workers were wanted, and {size} are left"));
+        }
+        match planned {
+            true => self.ledger.shrunk += 1,
+            false => self.ledger.shrunk_by_loss += 1,
+        }
+        self.wanted.take_if(|wanted| size <= *wanted);
+        Ok(())
     }
 
     fn in_order(&mut self, id: WorkerId, up: bool) -> Time {

@@ -91,6 +91,19 @@ fn newcomers_listen_to_a_step_while_others_go_on_whoever_is_lost_meanwhile() {
 }
 
 #[test]
+fn nobody_leaves_for_a_wish_that_a_loss_made_true() {
+    let resized = |conditions: &mut Conditions| {
+        (conditions.resizes, conditions.crashes) = (2, conditions.crashes.max(1));
+        (conditions.leaves, conditions.workers) = (0, conditions.workers.max(3));
+    };
+    let least: &Least = &[
+        ("wishes that came true by leaving", |it| it.shrunk, 200),
+        ("wishes while somebody was lost", |it| it.shrunk_by_loss, 100),
+    ];
+    play_all(1000, resized, least);
+}
+
+#[test]
 fn where_nothing_goes_wrong_everybody_finishes_and_nothing_is_recovered() {
     let calm = |conditions: &mut Conditions| {
         (conditions.crashes, conditions.cuts, conditions.restarts) = (0, 0, 0);

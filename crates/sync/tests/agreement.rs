@@ -4,7 +4,7 @@
 use paceline_job::{ByteSize, Membership, Settings, View, ViewVersion, Worker, WorkerId};
 use paceline_sync::agreement::{
     Agreed, Ballot, Begin, Change, Limits, MAXIMUM_STEP, Objection, Participant, Registrar,
-    ToParticipant, ToRegistrar,
+    Summons, ToParticipant, ToRegistrar,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -191,4 +191,72 @@ fn the_last_worker_is_waited_for_once_and_then_the_job_is_over() {
     registrar.hear(last, resume, &mut out);
     let over = ToParticipant::Dissolved { left: 0, needed: 1 };
     assert_eq!(out.iter().map(|it| &it.message).collect::<Vec<_>>(), [&over]);
+}
+
+/// Everybody promises what was asked last, and gathers for it; who leaves by it.
+fn leave_as_asked(registrar: &mut Registrar, out: &mut Vec<Summons>) -> Vec<WorkerId> {
+    let asked = out.iter().rev().find_map(|summons| match &summons.message {
+        ToParticipant::Prepare { ballot, .. } => Some(*ballot),
+        _ => None,
+    });
+    let ballot = asked.expect("somebody is asked to leave");
+    let ids: Vec<WorkerId> = registrar.view().ids().collect();
+    for id in &ids {
+        registrar.hear(*id, ToRegistrar::Promise { ballot, next: 1 }, out);
+    }
+    for id in ids {
+        registrar.hear(id, ToRegistrar::Gathered { ballot, next: 1 }, out);
+    }
+    registrar.departed().to_vec()
+}
+
+fn all_in_force(registrar: &mut Registrar, out: &mut Vec<Summons>) {
+    let version = registrar.view().version;
+    for id in registrar.view().ids().collect::<Vec<_>>() {
+        registrar.hear(id, ToRegistrar::InForce { version, next: 2 }, out);
+    }
+}
+
+#[test]
+fn the_last_ones_leave_when_fewer_are_wanted_and_nobody_in_place_of_one_that_is_lost() {
+    let view = View { membership: Membership::Elastic, ..View::local(5, Settings::default()) };
+    let mut registrar = Registrar::new(view, false);
+    let mut out = Vec::new();
+    registrar.shrink(3, &mut out).unwrap();
+    assert_eq!(registrar.leaving(), [WorkerId(3), WorkerId(4)]);
+    // It was dead already when they were asked.
+    registrar.gone(WorkerId(0), &mut out);
+    assert_eq!(registrar.leaving(), [WorkerId(4)]);
+    all_in_force(&mut registrar, &mut out);
+    assert_eq!(leave_as_asked(&mut registrar, &mut out), [WorkerId(4)]);
+    assert_eq!(registrar.view().ids().collect::<Vec<_>>(), [1, 2, 3].map(WorkerId));
+
+    // The wish has come true: it is nobody's any more.
+    all_in_force(&mut registrar, &mut out);
+    registrar.gone(WorkerId(3), &mut out);
+    assert_eq!(registrar.leaving(), []);
+    assert_eq!(registrar.view().size(), 2);
+}
+
+#[test]
+fn of_two_wishes_the_later_counts_and_one_that_leaves_by_itself_leaves_besides() {
+    let view = View { membership: Membership::Elastic, ..View::local(5, Settings::default()) };
+    let mut registrar = Registrar::new(view, false).limited(Limits { least: 2, most: 8 });
+    let mut out = Vec::new();
+    registrar.shrink(2, &mut out).unwrap();
+    // While they are asked already.
+    registrar.shrink(4, &mut out).unwrap();
+    assert_eq!(registrar.leaving(), [WorkerId(4)]);
+    registrar.retire(WorkerId(0), &mut out).unwrap();
+    assert_eq!(registrar.leaving(), [WorkerId(0), WorkerId(4)]);
+    // One of the last may ask to as well, and is counted once.
+    registrar.retire(WorkerId(4), &mut out).unwrap();
+    assert_eq!(registrar.leaving(), [WorkerId(0), WorkerId(4)]);
+    assert!(registrar.shrink(1, &mut out).is_err(), "the job needs two");
+    assert_eq!(registrar.leaving(), [WorkerId(0), WorkerId(4)]);
+    // What was being asked comes first.
+    assert_eq!(leave_as_asked(&mut registrar, &mut out), [WorkerId(4)]);
+    all_in_force(&mut registrar, &mut out);
+    assert_eq!(leave_as_asked(&mut registrar, &mut out), [WorkerId(0)]);
+    assert_eq!(registrar.view().ids().collect::<Vec<_>>(), [1, 2, 3].map(WorkerId));
 }

@@ -170,7 +170,7 @@ impl Launch {
                     topology_out,
                     elastic: limits,
                     resizer: Some(resizer),
-                    spares: arguments.spare.is_some(),
+                    spares: true,
                     observer: page.map(|page| page.feed.observer()),
                     ..CoordinatorConfig::new(arguments.listen, arguments.size, secret.clone())
                 });

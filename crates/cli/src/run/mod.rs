@@ -411,7 +411,6 @@ impl Job<'_> {
         let usual = if spares > 0 { RESTARTS } else { 0 };
         let restarts = self.arguments.restarts.unwrap_or(usual);
         let mut supervision = Supervision::new(workers.0.len()).replacing(spares, restarts);
-        let mut wanted = workers.0.len();
         let mut running: Vec<usize> = (0..workers.0.len()).collect();
         let mut clock: Option<Instant> = None;
         loop {
@@ -445,7 +444,7 @@ impl Job<'_> {
                 events.push(Event::Resized);
             }
             if asked && let Some(census) = self.census() {
-                wanted = census.wanted;
+                events.push(Event::Wanted(census.wanted));
                 let of = |pids: &[u32]| -> Vec<Rank> {
                     let found = workers.0.iter().filter(|worker| pids.contains(&worker.pid()));
                     found.map(|worker| worker.rank).collect()
@@ -476,7 +475,7 @@ impl Job<'_> {
             if supervision.living() == 0 {
                 return Ok(supervision);
             }
-            for _ in 0..if asked { supervision.missing(wanted) } else { 0 } {
+            for _ in 0..if asked { supervision.missing() } else { 0 } {
                 output.add(workers.start_next(self.arguments, self.launch, guard)?);
                 running.push(workers.0.len() - 1);
                 supervision.on_event(Event::Started);

@@ -43,6 +43,8 @@ pub enum Event {
     Entered(Rank),
     /// Another number of workers was asked for: those who failed before are not missed any more, and not replaced.
     Resized,
+    /// The job is to have so many workers.
+    Wanted(usize),
     /// Workers are done with all there was to do: nobody is needed any more.
     Done,
     /// The job goes on while at least so many workers live; none if each that fails ends it.
@@ -140,6 +142,8 @@ pub struct Supervision {
     /// See [`Event::Needs`].
     needed: Option<usize>,
     retired: Vec<Rank>,
+    /// How many workers the job is to have.
+    wanted: usize,
     /// Processes that do not take part yet, and those of them that ended so.
     spare: Vec<Rank>,
     /// How many spares to keep.
@@ -162,6 +166,7 @@ impl Supervision {
             also_failed: Vec::new(),
             needed: None,
             retired: Vec::new(),
+            wanted: size,
             spare: Vec::new(),
             spares: 0,
             restarts: (0, 0),
@@ -175,19 +180,24 @@ impl Supervision {
         Supervision { spares, restarts: (restarts, 0), ..self }
     }
 
-    /// How many processes to start, for a job that is to have so many workers. Spares take part before others are started in their
-    /// place: those would be in their way just then.
-    pub fn missing(&self, wanted: usize) -> usize {
+    /// How many processes to start. Spares take part before others are started in their place: those would be in their way just
+    /// then.
+    pub fn missing(&self) -> usize {
         if self.phase != Phase::Running || self.is_done() {
             return 0;
         }
+        let workers = self.staying() + self.vacant;
+        let ready = self.living() - self.taking_part();
+        let keep = if workers < self.wanted && ready > 0 { 0 } else { self.spares };
+        (self.wanted + keep).saturating_sub(workers + ready)
+    }
+
+    /// How many workers live that were not asked to leave.
+    fn staying(&self) -> usize {
         let staying = |(rank, ending): &(Rank, Option<Ending>)| {
             ending.is_none() && !self.retired.contains(rank)
         };
-        let workers = self.workers().filter(staying).count() + self.vacant;
-        let ready = self.living() - self.taking_part();
-        let keep = if workers < wanted && ready > 0 { 0 } else { self.spares };
-        (wanted + keep).saturating_sub(workers + ready)
+        self.workers().filter(staying).count()
     }
 
     /// How many workers live that take part.
@@ -215,6 +225,10 @@ impl Supervision {
             }
             (Event::Resized, _) => {
                 self.vacant = 0;
+                Vec::new()
+            }
+            (Event::Wanted(wanted), _) => {
+                self.wanted = wanted;
                 Vec::new()
             }
             (Event::Done, _) => {
@@ -286,10 +300,11 @@ impl Supervision {
         actions
     }
 
-    /// One that failed is replaced if that may be.
+    /// One that failed is replaced if it is missed and that may be.
     fn replace(&mut self, rank: Rank) -> Replacement {
         let (most, made) = self.restarts;
-        if self.retired.contains(&rank) || self.is_done() {
+        let one_too_many = !self.spare.contains(&rank) && self.staying() >= self.wanted;
+        if self.retired.contains(&rank) || one_too_many || self.is_done() {
             Replacement::Unasked
         } else if made < most {
             self.restarts.1 += 1;
@@ -363,6 +378,11 @@ mod tests {
         Event::Ended(endings.iter().map(|(rank, ending)| (Rank(*rank), *ending)).collect())
     }
 
+    fn missing(job: &mut Supervision, wanted: usize) -> usize {
+        job.on_event(Event::Wanted(wanted));
+        job.missing()
+    }
+
     #[test]
     fn a_job_whose_workers_exit_with_zero_one_by_one_succeeds() {
         let mut job = Supervision::new(2);
@@ -413,15 +433,15 @@ mod tests {
         let killed = Ending::Killed(SIGKILL);
         let borne = |rank| Action::Bear(Rank(rank), killed, Replacement::Unasked);
         assert_eq!(job.on_event(ended(&[(1, killed)])), [borne(1)]);
-        assert_eq!(job.missing(3), 0, "nobody asked for that");
+        assert_eq!(missing(&mut job, 3), 0, "nobody asked for that");
         job.on_event(Event::Resized);
-        assert_eq!(job.missing(3), 1);
+        assert_eq!(missing(&mut job, 3), 1);
         job.on_event(Event::Started);
-        assert_eq!((job.living(), job.taking_part(), job.missing(3)), (3, 2, 0));
+        assert_eq!((job.living(), job.taking_part(), missing(&mut job, 3)), (3, 2, 0));
         job.on_event(Event::Entered(Rank(3)));
         assert_eq!(job.taking_part(), 3);
         job.on_event(Event::Retired(Rank(3)));
-        assert_eq!((job.taking_part(), job.missing(2)), (3, 0));
+        assert_eq!((job.taking_part(), missing(&mut job, 2)), (3, 0));
         assert_eq!(job.on_event(ended(&[(3, Ending::Exited(0))])), []);
         let cause = Cause::Failure(Rank(2), killed);
         assert_eq!(job.on_event(ended(&[(2, killed)]))[0], Action::Announce(cause));
@@ -430,34 +450,47 @@ mod tests {
         done.on_event(Event::Needs(Some(2)));
         done.on_event(ended(&[(0, Ending::Exited(0))]));
         assert_eq!(done.on_event(ended(&[(1, killed)])), [borne(1)]);
-        assert_eq!((done.outcome().exit_code, done.missing(2)), (0, 0));
+        assert_eq!((done.outcome().exit_code, missing(&mut done, 2)), (0, 0));
     }
 
     #[test]
     fn those_who_fail_are_replaced_as_often_as_that_may_be() {
         let mut job = Supervision::new(2).replacing(1, 2);
         job.on_event(Event::Needs(Some(1)));
-        assert_eq!(job.missing(2), 1, "a spare");
+        assert_eq!(missing(&mut job, 2), 1, "a spare");
         job.on_event(Event::Started);
         let (killed, failed) = (Ending::Killed(SIGKILL), Ending::Exited(1));
         let borne = |rank, ending, replacement| [Action::Bear(Rank(rank), ending, replacement)];
         let actions = job.on_event(ended(&[(0, killed)]));
         assert_eq!(actions, borne(0, killed, Replacement::Started(1, 2)));
-        assert_eq!(job.missing(2), 0, "the spare goes first");
-        assert_eq!(job.missing(4), 2);
+        assert_eq!(missing(&mut job, 2), 0, "the spare goes first");
+        assert_eq!(missing(&mut job, 4), 2);
         job.on_event(Event::Entered(Rank(2)));
-        assert_eq!(job.missing(2), 1, "the spare took its place");
+        assert_eq!(missing(&mut job, 2), 1, "the spare took its place");
         job.on_event(Event::Started);
         // A spare that ends by itself is no use, whatever its code.
         let actions = job.on_event(ended(&[(3, Ending::Exited(0))]));
         assert_eq!(actions, borne(3, Ending::Exited(0), Replacement::Started(2, 2)));
-        assert_eq!((job.taking_part(), job.missing(2)), (2, 1));
+        assert_eq!((job.taking_part(), missing(&mut job, 2)), (2, 1));
         job.on_event(Event::Started);
         let actions = job.on_event(ended(&[(4, failed)]));
         assert_eq!(actions, borne(4, failed, Replacement::Exhausted(2)));
-        assert_eq!(job.missing(2), 0);
+        assert_eq!(missing(&mut job, 2), 0);
         job.on_event(Event::Resized);
-        assert_eq!(job.missing(2), 1, "who asks gets what was asked for");
+        assert_eq!(missing(&mut job, 2), 1, "who asks gets what was asked for");
+    }
+
+    #[test]
+    fn one_that_fails_where_enough_are_left_is_not_missed() {
+        let mut job = Supervision::new(4).replacing(0, 2);
+        job.on_event(Event::Needs(Some(1)));
+        job.on_event(Event::Wanted(3));
+        let killed = Ending::Killed(SIGKILL);
+        let borne = |rank, replacement| [Action::Bear(Rank(rank), killed, replacement)];
+        assert_eq!(job.on_event(ended(&[(0, killed)])), borne(0, Replacement::Unasked));
+        assert_eq!(job.missing(), 0);
+        assert_eq!(job.on_event(ended(&[(1, killed)])), borne(1, Replacement::Started(1, 2)));
+        assert_eq!(job.missing(), 1);
     }
 
     #[test]
@@ -474,7 +507,7 @@ mod tests {
         job.on_event(Event::Needs(Some(1)));
         job.on_event(Event::Started);
         job.on_event(Event::Done);
-        assert_eq!(job.missing(1), 0);
+        assert_eq!(missing(&mut job, 1), 0);
         let gently = [Action::Signal(SIGTERM), Action::StartClock(Wait::Grace)];
         assert_eq!(job.on_event(ended(&[(0, Ending::Exited(0))])), gently);
         assert_eq!(job.on_event(ended(&[(1, Ending::Killed(SIGTERM))])), []);

@@ -12,7 +12,7 @@ use crate::{
 };
 use paceline_job::{Settings, View, Worker, WorkerId};
 use paceline_sync::{
-    agreement::{Registrar, is_for_any_members},
+    agreement::{Objection, Registrar, Summons, is_for_any_members},
     liveness::Progress as Stride,
 };
 use std::{
@@ -35,7 +35,7 @@ pub struct Census {
     pub wanted: usize,
     /// Processes that take part or did. One number for each, over the whole job.
     pub entered: Vec<u32>,
-    /// Those of them that were asked to leave.
+    /// Those of them that left as they were asked to.
     pub retired: Vec<u32>,
     /// Processes of which nothing was heard for too long: whatever they do, the job goes on or ends without them.
     pub silent: Vec<u32>,
@@ -216,31 +216,32 @@ impl Service {
         if size < limits.least || size > limits.most {
             return Err(NetError::SizeLimits { least: limits.least, most: limits.most, size });
         }
-        let view = registrar.view();
-        let staying = view.ids().filter(|id| !registrar.retiring().contains(id));
-        let staying: Vec<WorkerId> = staying.collect();
+        let leaving = registrar.leaving();
+        let staying = registrar.view().ids().filter(|id| !leaving.contains(id)).count();
         let ready = |seat: &Seat| match seat {
             Seat::Taken(id) => registrar.newcomers().iter().any(|newcomer| newcomer.id == *id),
             Seat::Waiting(_) => true,
             Seat::Gathering(_) => false,
         };
         let ready = self.members.iter().filter(|member| ready(&member.seat)).count();
-        if self.config.resizer.is_none() && size > staying.len() + ready {
-            return Err(NetError::NobodyStarts { size, there: staying.len() + ready });
+        if self.config.resizer.is_none() && size > staying + ready {
+            return Err(NetError::NobodyStarts { size, there: staying + ready });
         }
-        let leave = staying.get(size..).unwrap_or_default().to_vec();
-        self.want_without(size, &leave)
+        self.want_and(size, |registrar, out| registrar.shrink(size, out))
     }
 
-    /// The job is to have so many workers, and not these.
-    fn want_without(&mut self, size: usize, leave: &[WorkerId]) -> Result<()> {
+    /// The job is to have so many workers, and some are to leave for it.
+    fn want_and(
+        &mut self,
+        size: usize,
+        leave: impl FnOnce(&mut Registrar, &mut Vec<Summons>) -> Result<(), Objection>,
+    ) -> Result<()> {
         let before = self.census.wanted;
         // First, or spares would be let in in their place.
         self.want(size);
-        if !leave.is_empty() {
-            self.retire(leave).inspect_err(|_| self.want(before))?;
-        }
-        Ok(())
+        let mut outcome = Ok(());
+        self.register(|registrar, out| outcome = leave(registrar, out));
+        Ok(outcome.inspect_err(|_| self.want(before))?)
     }
 
     /// The job is to have so many workers: those who wait are let in as far as some are missing.
@@ -267,32 +268,33 @@ impl Service {
                 self.census.entered.push(member.process);
             }
         }
+        let departed = self.registrar.as_ref().map_or(&[][..], Registrar::departed);
+        for member in &self.members {
+            let left = member.id().is_some_and(|id| departed.contains(&id));
+            if left && !self.census.retired.contains(&member.process) {
+                self.census.retired.push(member.process);
+            }
+        }
         if self.census.entered.len() > before {
             self.tell_resizer(Occasion::Entered);
         }
     }
 
-    /// A worker wants to leave.
+    /// A worker wants to leave. Nobody comes in its place: the job is to have one less, unless this is one too many already.
     pub(super) fn let_go(&mut self, index: usize, id: WorkerId) {
-        let outcome = match self.config.elastic {
-            Some(_) => self.want_without(self.census.wanted.saturating_sub(1), &[id]),
-            None => Err(NetError::NotRunning),
+        let outcome = match (self.config.elastic, &self.registrar) {
+            (Some(_), Some(registrar)) => {
+                let counted = usize::from(!registrar.leaving().contains(&id));
+                let wanted = self.census.wanted.saturating_sub(counted);
+                self.want_and(wanted, |registrar, out| registrar.retire(id, out))
+            }
+            _ => Err(NetError::NotRunning),
         };
         let name = &self.members[index].name;
         match outcome {
             Ok(()) => self.config.log.line(&format!("{name} leaves by its own wish")),
             Err(error) => self.config.log.line(&format!("{name} wants to leave: {error}")),
         }
-    }
-
-    fn retire(&mut self, leave: &[WorkerId]) -> Result<()> {
-        let mut outcome = Ok(());
-        self.register(|registrar, out| outcome = registrar.retire(leave, out));
-        outcome?;
-        let among = |member: &&Member| member.id().is_some_and(|id| leave.contains(&id));
-        let leaving = self.members.iter().filter(among).map(|member| member.process);
-        self.census.retired.extend(leaving);
-        Ok(())
     }
 
     /// Nobody is left in the view: those who wait to be let in wait in vain.
@@ -327,7 +329,7 @@ impl Service {
         let standing = match (&member.seat, registrar) {
             (Seat::Gathering(_), _) | (_, None) => Standing::Gathering,
             (Seat::Waiting(_), _) => Standing::Preparing,
-            (_, Some(registrar)) if among(registrar.retiring()) => Standing::Leaving,
+            (_, Some(registrar)) if among(&registrar.leaving()) => Standing::Leaving,
             _ if rank.is_some() && self.is_slow(member) => Standing::Slow,
             _ if rank.is_some() => Standing::Working,
             (Seat::Taken(id), Some(registrar)) => {

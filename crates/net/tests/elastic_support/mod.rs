@@ -132,6 +132,10 @@ impl Process {
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
     /// Read until a line begins so; nothing if the process ends before.
     pub fn read_until(&mut self, beginning: &str) -> Option<String> {
         let mut line = String::new();

@@ -36,6 +36,8 @@ pub struct Conditions {
     pub restarts: u32,
     /// Changes of settings.
     pub changes: u32,
+    /// Wishes for fewer workers.
+    pub resizes: u32,
 }
 
 /// How workers stay together.
@@ -68,6 +70,8 @@ pub(super) enum Trouble {
     Leave(u64),
     Join,
     Settings(Settings),
+    /// So many less, as far as some are left.
+    Resize(u64),
     CoordinatorDies,
 }
 
@@ -93,6 +97,7 @@ impl Conditions {
             cuts: few(random, 2) as u32,
             restarts: few(random, 2) as u32,
             changes: few(random, 2) as u32,
+            resizes: 0,
         }
     }
 
@@ -101,12 +106,13 @@ impl Conditions {
         Conditions { mode: Mode::Groups, settings: settings(random, &MIXING), ..self }
     }
 
-    /// The same in any mode, or with newcomers that listen, by the seed.
+    /// The same in any mode, with newcomers that listen, or with wishes for fewer workers, by the seed.
     pub fn any_mode(self, seed: u64) -> Conditions {
         match seed % 8 {
             1 => Conditions { mode: Mode::Pairs, ..self },
             3 => Conditions { mode: Mode::Local(1 + seed / 8 % 4), ..self },
             5 => self.mixing(&mut Random::new(seed)),
+            7 => Conditions { resizes: 1 + (seed / 8 % 2) as u32, leaves: 0, ..self },
             _ => Conditions { listens: seed.is_multiple_of(2), ..self },
         }
     }
@@ -132,6 +138,7 @@ impl Conditions {
         several(random, self.restarts, &|_| Trouble::CoordinatorDies);
         let strategies: &[&str] = if self.mode == Mode::Groups { &MIXING } else { &SUMMING };
         several(random, self.changes, &|random| Trouble::Settings(settings(random, strategies)));
+        several(random, self.resizes, &|random| Trouble::Resize(1 + random.below(2)));
         troubles
     }
 }

@@ -76,6 +76,10 @@ pub struct Ledger {
     pub sent_again: usize,
     /// Samples that went back.
     pub returned: usize,
+    /// Times that workers left because fewer were wanted.
+    pub shrunk: usize,
+    /// Wishes for fewer workers during which somebody was lost.
+    pub shrunk_by_loss: usize,
     /// The most bytes of results that a worker kept, over the bytes of its parameters, in percent.
     pub retained_percent: usize,
 }
@@ -86,8 +90,9 @@ impl fmt::Display for Ledger {
             f,
             "{} workers finished, {} joined, {} were removed; {} changes of the view, {} planned ones met by a worker, {} \
              recoveries, {} tensors with ranges of different contributors, {} listened to a step, to {} the state was sent \
-             again, {} samples went back, {} states came from a second worker, {} coordinators restarted; results kept: at \
-             most {} % of the parameters",
+             again, {} samples went back, {} states came from a second worker, {} coordinators restarted, {} wishes for \
+             fewer workers came true by leaving and {} while somebody was lost; results kept: at most {} % of the \
+             parameters",
             self.finished,
             self.joined,
             self.lost,
@@ -100,6 +105,8 @@ impl fmt::Display for Ledger {
             self.returned,
             self.shared_again,
             self.restarts,
+            self.shrunk,
+            self.shrunk_by_loss,
             self.retained_percent,
         )
     }
@@ -126,6 +133,8 @@ impl Ledger {
             (&mut self.returned, other.returned),
             (&mut self.listened, other.listened),
             (&mut self.sent_again, other.sent_again),
+            (&mut self.shrunk, other.shrunk),
+            (&mut self.shrunk_by_loss, other.shrunk_by_loss),
         ] {
             *sum += count;
         }

@@ -63,8 +63,12 @@ pub struct Registrar {
     waiting: VecDeque<Proposal>,
     /// Workers that want to join, in the order they came.
     newcomers: Vec<Worker>,
-    /// Workers of the view that are to leave.
+    /// Workers of the view that are to leave, whoever else does.
     retiring: Vec<WorkerId>,
+    /// The last ones of the others leave, until no more than so many are left.
+    shrinking: Option<usize>,
+    /// Who left with the latest change that was planned.
+    departed: Vec<WorkerId>,
     limits: Limits,
     /// More newcomers than it takes for so many workers wait until somebody is missing; without it all are let in.
     wanted: Option<usize>,
@@ -151,6 +155,8 @@ impl Registrar {
             waiting: VecDeque::new(),
             newcomers: Vec::new(),
             retiring: Vec::new(),
+            shrinking: None,
+            departed: Vec::new(),
             limits,
             wanted: None,
             attempt: None,

@@ -66,27 +66,74 @@ impl Registrar {
         self.take_next(out);
     }
 
-    /// These are to leave, by the wish of whoever runs the job, as soon as all can be asked. Those who are asked to
-    /// already are asked once.
-    pub fn retire(
+    /// This worker is to leave as soon as all can be asked, beside those who [are to](Registrar::leaving) already.
+    pub fn retire(&mut self, worker: WorkerId, out: &mut Vec<Summons>) -> Result<(), Objection> {
+        let (retiring, shrinking) = (self.retiring.clone(), self.shrinking);
+        if self.view.rank_of(worker).is_some() && !self.retiring.contains(&worker) {
+            if !self.leaving().contains(&worker) {
+                self.shrinking = self.shrinking.map(|size| size.saturating_sub(1));
+            }
+            self.retiring.push(worker);
+        }
+        self.let_go(retiring, shrinking, out)
+    }
+
+    /// No more than so many are to stay: the last ones of the view leave as soon as all can be asked. Who that is depends on
+    /// who is there then: nobody leaves in place of one that is lost.
+    pub fn shrink(&mut self, size: usize, out: &mut Vec<Summons>) -> Result<(), Objection> {
+        let before = self.shrinking.replace(size);
+        self.let_go(self.retiring.clone(), before, out)
+    }
+
+    /// Ask those who are to leave; if they cannot, it stays as it was.
+    fn let_go(
         &mut self,
-        workers: &[WorkerId],
+        retiring: Vec<WorkerId>,
+        shrinking: Option<usize>,
         out: &mut Vec<Summons>,
     ) -> Result<(), Objection> {
-        let mut retiring = self.retiring.clone();
-        retiring.extend(workers.iter().filter(|id| self.view.rank_of(**id).is_some()));
-        retiring.sort_unstable();
-        retiring.dedup();
-        let change = Change::Members { leave: retiring.clone(), join: Vec::new() };
-        self.check(&Proposal { by: None, after: self.view.version, change })?;
-        self.retiring = retiring;
+        let (leave, join) = (self.leaving(), Vec::new());
+        let (after, anybody) = (self.view.version, !leave.is_empty());
+        let proposal = Proposal { by: None, after, change: Change::Members { leave, join } };
+        if anybody && let Err(objection) = self.check(&proposal) {
+            (self.retiring, self.shrinking) = (retiring, shrinking);
+            return Err(objection);
+        }
+        self.forget_who_left();
+        if self.asks_others_to_leave() {
+            self.abandon(out);
+        }
         self.take_next(out);
         Ok(())
     }
 
-    /// Who was asked to [leave](Registrar::retire) and is still there.
-    pub fn retiring(&self) -> &[WorkerId] {
-        &self.retiring
+    /// Whether somebody is being asked to leave by an earlier wish, and is to stay by the latest.
+    fn asks_others_to_leave(&self) -> bool {
+        let attempted = self.attempt.as_ref().map(|it| &it.proposal);
+        let open = attempted.or(self.gathering.as_ref().map(|it| &it.proposal));
+        let leaving = self.leaving();
+        open.filter(|proposal| proposal.by.is_none()).is_some_and(|proposal| {
+            matches!(&proposal.change, Change::Members { leave, .. }
+                if leave.iter().any(|id| !leaving.contains(id)))
+        })
+    }
+
+    /// Who is to leave and is still there.
+    pub fn leaving(&self) -> Vec<WorkerId> {
+        let others = self.view.ids().filter(|id| !self.retiring.contains(id));
+        let surplus = others.skip(self.shrinking.unwrap_or(usize::MAX));
+        self.retiring.iter().copied().chain(surplus).collect()
+    }
+
+    /// Who left with the latest change that was planned.
+    pub fn departed(&self) -> &[WorkerId] {
+        &self.departed
+    }
+
+    fn forget_who_left(&mut self) {
+        self.retiring.retain(|id| self.view.rank_of(*id).is_some());
+        let others = self.view.size() - self.retiring.len();
+        self.shrinking.take_if(|size| others <= *size);
     }
 
     /// The job is to have so many workers: newcomers are let in as far as some are missing, and the others wait until then.
@@ -97,8 +144,9 @@ impl Registrar {
 
     /// How many newcomers there is room for.
     pub fn room(&self) -> usize {
-        let most = self.wanted.map_or(self.limits.most, |wanted| wanted.min(self.limits.most));
-        most.saturating_sub(self.view.size() - self.retiring.len())
+        let bounds = [self.wanted, self.shrinking].into_iter().flatten();
+        let most = bounds.fold(self.limits.most, usize::min);
+        most.saturating_sub(self.view.size() - self.leaving().len())
     }
 
     /// Whether workers begin no further step: nobody comes any more.
@@ -120,7 +168,7 @@ impl Registrar {
 
     /// Let those in who wait, as far as there is room, and those go who are asked to, if nobody is done.
     pub(super) fn invitation(&self) -> Option<Proposal> {
-        let mut leave = self.retiring.clone();
+        let mut leave = self.leaving();
         let staying = self.view.size() - leave.len();
         let join: Vec<Worker> = self.newcomers.iter().take(self.room()).cloned().collect();
         if staying == 0 || staying + join.len() < self.limits.least {
@@ -176,9 +224,10 @@ impl Registrar {
             self.workers.entry(id).or_insert(Standing::new(step, self.view.version));
         }
         (self.together, self.since) = (view.version, step);
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
+        self.departed = before.ids().filter(|id| self.view.rank_of(*id).is_none()).collect();
         self.newcomers.retain(|worker| self.view.rank_of(worker.id).is_none());
-        self.retiring.retain(|id| self.view.rank_of(*id).is_some());
+        self.forget_who_left();
         self.tell_all(&ToParticipant::Enter { ballot }, out);
         self.decide(&proposal, Ok(agreed), out);
         self.workers.retain(|id, _| self.view.rank_of(*id).is_some());
@@ -276,7 +325,7 @@ impl Registrar {
         }
         self.together = view.version;
         self.view = view;
-        self.retiring.retain(|id| self.view.rank_of(*id).is_some());
+        self.forget_who_left();
         let message = ToParticipant::Without { view: self.view.clone() };
         self.tell_all(&message, out);
         out.extend(gone.iter().map(|to| Summons { to: *to, message: message.clone() }));
