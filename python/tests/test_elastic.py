@@ -208,6 +208,17 @@ def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
     job.check(2)
 
 
+# Where workers compare, where rank 0 has given away some of its parameters, and one that only gets them.
+@pytest.mark.parametrize("dies", ["0:0", "0:1", "0:7", "1:0", "1:6"])
+def test_one_that_is_killed_before_the_first_step_leaves_the_others_to_begin_without_it(
+    paceline_command: str, name: str, dies: str
+) -> None:
+    job = Job(paceline_command, 3, name, "--min", "2", TEST_DIE_BEFORE=dies)
+    job.wait_for(r"goes on with 2 workers")
+    # Equal parameters at the end, and every sample once: those that were dealt to it in the first step come back.
+    job.check(2)
+
+
 def test_a_newcomer_that_enters_as_an_epoch_ends_begins_with_the_next(
     paceline_command: str, name: str, tmp_path: pathlib.Path
 ) -> None:

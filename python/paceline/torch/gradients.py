@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from paceline._native import Handle, PacelineError, Squares, Worker
 from paceline.torch import horovod, staging, tensors
+from paceline.torch.state import from_first
 
 if TYPE_CHECKING:
     from paceline.torch.bundles import Bundle
@@ -188,11 +189,13 @@ class Order:
             self._places, self._seen, self.agreed = dict(places), {}, True
 
     def agree(self, gradients: Sequence[Gradient], worker: Worker) -> None:
-        """What worker 0 saw holds everywhere."""
+        """What the first worker saw holds everywhere."""
         last = len(self._seen)
         places = [self._seen.get(gradient.place, last) for gradient in gradients]
         if worker.size > 1:
-            places = horovod.broadcast_(torch.tensor(places, device="cpu"), name="order of parameters").tolist()
+            mine = torch.tensor(places, device="cpu")
+            name = "order of parameters"
+            places = from_first(lambda root: horovod.broadcast_(mine.clone(), root, name=name)).tolist()
         in_order = sorted(range(len(gradients)), key=places.__getitem__)
         self._places = {gradients[index].place: rank for rank, index in enumerate(in_order)}
         self._seen = {}

@@ -23,6 +23,7 @@ from paceline.adaptation import Adaptation
 from paceline.torch import hooks, horovod, modes, staging, tracing
 from paceline.torch.bundles import bundled
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
+from paceline.torch.state import from_first
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
 _REFUSED = ("LBFGS",)
@@ -98,9 +99,11 @@ class DistributedOptimizer(Optimizer):
         self._bundles = bundled(self._gradients.values(), self._worker.fusion, self._worker.rank)
         self._check_parameters()
         if self._worker.size > 1:
-            horovod.same_everywhere([gradient.description() for gradient in self._gradients.values()], 0)
+            descriptions = [gradient.description() for gradient in self._gradients.values()]
+            from_first(lambda root: horovod.same_everywhere(descriptions, root))
             if broadcast:
-                horovod.broadcast_parameters(_parameters_and_buffers(model))
+                shared = _parameters_and_buffers(model)
+                from_first(lambda root: horovod.broadcast_parameters(shared, root))
         self._mode: modes.Mode | None = None
         #: Whether it is another than the program began with.
         self._switched = False

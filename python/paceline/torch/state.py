@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from paceline import world
-from paceline._native import PacelineError
+from paceline._native import PacelineError, PeerLostError
 from paceline.torch.collectives import all_gather, all_reduce_, broadcast_
+
+Given = TypeVar("Given")
 
 
 def broadcast_parameters(
@@ -75,6 +77,19 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     lengths = all_gather(torch.tensor([data.numel()], device="cpu")).tolist()
     parts = all_gather(data, name=name).split(lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in parts]
+
+
+def from_first(give: Callable[[int], Given]) -> Given:
+    """What ``give(root)`` gives all workers, with the first of them as root. Where an elastic job loses that one before all have it, none keeps any of it,
+    and the next is the root."""
+    worker = world.membership().worker
+    for root in range(worker.size - 1):
+        try:
+            return give(root)
+        except PeerLostError as lost:
+            if not worker.elastic or lost.peer != root:
+                raise
+    return give(worker.size - 1)
 
 
 def same_everywhere(ours: Any, root_rank: int) -> None:

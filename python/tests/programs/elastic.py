@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import torch
 
 import paceline.torch as pl
 from paceline import world
+from paceline.torch import state
 
 SAMPLES, BATCH = 1200, 4
 #: What this program does besides, in the steps that newcomers listen to or in all.
@@ -44,6 +46,17 @@ model = torch.nn.Sequential(
     torch.nn.ModuleList([torch.nn.Linear(2, 2)]),
 )  # fmt: skip
 trained = model[:5]
+if "TEST_DIE_BEFORE" in os.environ:
+    # Before the first step, where parameters are made equal: this rank, at its so-manieth broadcast.
+    dying, broadcasts = map(int, os.environ["TEST_DIE_BEFORE"].split(":"))
+    counter, broadcast = itertools.count(), state.broadcast_
+
+    def broadcast_or_die(*arguments: object, **named: object) -> object:
+        if pl.rank() == dying and next(counter) == broadcasts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return broadcast(*arguments, **named)
+
+    state.broadcast_ = broadcast_or_die
 optimizer = pl.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01), model)
 if "policies" in EXTRA:
     pl.attach(batch_size=BATCH)
