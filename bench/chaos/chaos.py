@@ -7,7 +7,8 @@ Each system runs the same task (`task.py`) calmly first, then with a worker kill
 turns at every interval. A killed worker is replaced after a second: by torchrun itself, by `paceline resize`, for torchft by this program.
 Systems whose name ends in `-hosts` have each worker on a host of its own and what coordinates them on another (network namespaces: needs
 root and `paceline-testbed`); there links are cut for three seconds too. What coordinates is killed and started again under Paceline and
-torchft (torchrun's workers end without it), and the disk that Paceline's writes to is full for three seconds while a worker is killed. A
+torchft (torchrun's workers end without it), and the disk that Paceline's writes to is full for three seconds while a worker is killed. There Paceline's workers
+are given notice, too (SIGTERM, with the policy `spot`), and another comes after each. A
 step that is waited for is the time from one step's end to the next one's, whoever ends it first; the longest around a disturbance
 counts as its price. Where the job writes down when it learnt of a loss (Paceline's coordinator and workers do), the time from the disturbance
 to that moment and from there to the next step's end are told apart: what is merely waited for, such as a worker that is stopped for two
@@ -198,8 +199,9 @@ class OnHosts(System):
         script.write_text("".join(f"{at} {host} cut\n{at + self.CUT} {host} restore\n" for at, host in cuts))
         self.run(
             self.options.testbed, "run", "--hosts", str(hosts), "--rate", "1gbit", "--script", script, "--",
-            sys.executable, HERE / "on_host.py", "--folder", self.folder, "--first", shlex.join(self.first()), "--", *self.others(),
-            PACELINE_SECRET=secrets.token_hex(32),
+            sys.executable, HERE / "on_host.py", "--folder", self.folder, "--first", shlex.join(self.first()),
+            *(["--notices"] if "notice" in self.disturbances else []), "--", *self.others(),
+            PACELINE_SECRET=secrets.token_hex(32), PACELINE_POLICY="spot",
         )  # fmt: skip
 
     def cuts(self) -> list[float]:
@@ -215,7 +217,7 @@ class OnHosts(System):
 
 class PacelineOnHosts(OnHosts):
     name = "paceline-hosts"
-    disturbances = ("kill", "stop", "coordinator", "full")
+    disturbances = ("kill", "stop", "coordinator", "full", "notice")
 
     #: Seconds that a disk is full, and bytes of the one that the coordinator writes to.
     FULL, DISK = 3.0, 256 << 10
@@ -408,7 +410,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="from the first step until the job is ended [when all steps are made]")
     parser.add_argument("--interval", type=float, default=6.0, help="seconds between disturbances [6]")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a job may take [600]")
-    parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full")
+    parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full, notice")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed [0]")
     parser.add_argument("--at-once", action="store_true", help="play all systems, calm and disturbed, at the same time")
     parser.add_argument("--spare-first", action="store_true", help="never kill the worker that began first")
@@ -526,6 +528,8 @@ def disturb(what: str, victim: int, system: System) -> None:
         system.replace()
     elif what == "coordinator":
         system.kill_coordinator()
+    elif what == "notice":
+        os.kill(victim, signal.SIGTERM)
     elif what == "full":
         system.fill_disk()
         os.kill(victim, signal.SIGKILL)

@@ -28,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="for logs")
     parser.add_argument("--first", required=True, help="what runs on the first host")
+    parser.add_argument("--notices", action="store_true", help="workers may leave before the end")
     parser.add_argument("program", nargs="+", help="what runs on the others")
     options = parser.parse_args()
     host, workers = int(os.environ["TESTBED_HOST"]), int(os.environ["TESTBED_HOSTS"]) - 1
@@ -46,7 +47,8 @@ def main() -> int:
             if host == 0:
                 (options.folder / "coordinator.pid").write_text(str(process.pid))
             code = process.wait()
-            if code == 0:
+            # One that left because its machine is to be taken away has another after it, until the job is told to end.
+            if code == 0 and (host == 0 or not options.notices or (options.folder / "last").exists()):
                 return 0
             time.sleep(AGAIN)
 
