@@ -52,6 +52,9 @@ impl Default for Thresholds {
     }
 }
 
+/// Links whose shares differ by less than this factor are as slow as each other.
+const ALIKE: f64 = 1.15;
+
 /// Other marks than before, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
@@ -77,11 +80,17 @@ struct Standing {
     contended: bool,
     /// Looks in a row that spoke against it.
     against: u32,
+    /// Its shares in those looks, together.
+    shares: f64,
     /// The best rates of the first looks since its mark is in force.
     since: Vec<f64>,
 }
 
 impl Standing {
+    fn mean_share(&self) -> f64 {
+        self.shares / f64::from(self.against.max(1))
+    }
+
     /// What a flow gets while the link is contended, once that is known.
     fn while_contended(&self, thresholds: &Thresholds) -> Option<f64> {
         let known = (thresholds.looks_to_change + thresholds.looks_to_know) as usize;
@@ -131,6 +140,7 @@ impl Watch {
     pub fn look(&mut self, flows: &[Flow], in_force: &Contended) -> Option<Adjustment> {
         let shares = self.shares(flows);
         let mut reasons = Vec::new();
+        let least = self.least_share(&shares);
         for (link, told) in shares.into_iter().enumerate() {
             let Some(Told { share, rate }) = told else { continue };
             let is_in_force = self.is_marked(link, in_force);
@@ -148,8 +158,12 @@ impl Watch {
                     (healed, thresholds.looks_to_heal)
                 }
             };
-            standing.against = if speaks_against { standing.against + 1 } else { 0 };
-            if standing.against >= needed {
+            (standing.against, standing.shares) = match speaks_against {
+                true => (standing.against + 1, standing.shares + share),
+                false => (0, 0.0),
+            };
+            let is_worst = standing.contended || standing.mean_share() <= ALIKE * least;
+            if standing.against >= needed && is_worst {
                 let contended = !standing.contended;
                 *standing = Standing { contended, ..Standing::default() };
                 let (link, percent) = (self.name(link), (100.0 * share).round());
@@ -166,6 +180,18 @@ impl Watch {
         }
         let reason = reasons.join("; ");
         (!reason.is_empty()).then(|| Adjustment { contended: self.contended(), reason })
+    }
+
+    /// The least share of a link that is slow in this look and was in all of those before it.
+    ///
+    /// A ring that crosses one slow link is slow everywhere, but there most.
+    fn least_share(&self, told: &[Option<Told>]) -> f64 {
+        let slow = |(link, told): (&Standing, &Option<Told>)| {
+            let share = told.filter(|told| told.share <= self.thresholds.contended_below)?.share;
+            let mean = (link.shares + share) / f64::from(link.against + 1);
+            (!link.contended).then_some(mean)
+        };
+        self.links.iter().zip(told).filter_map(slow).fold(f64::INFINITY, f64::min)
     }
 
     fn is_marked(&self, link: usize, marks: &Contended) -> bool {
@@ -288,6 +314,30 @@ mod tests {
         let healed: Vec<_> = (0..6).filter_map(|_| look(&mut watch, &sound)).collect();
         assert_eq!(healed.len(), 1);
         assert!(healed[0].contended.is_empty());
+    }
+
+    #[test]
+    fn of_links_that_one_of_them_slows_down_the_slowest_is_marked() {
+        let mut watch = watch(4, 3);
+        let rack = |host: usize| host / 3;
+        // A ring round all racks: everything between them is slow, and what crosses the uplink of rack 2 most.
+        let ring = (0..4).flat_map(|from| {
+            let to = (from + 1) % 4;
+            let share = if [from, to].contains(&2) { 0.4 } else { 0.6 };
+            (0..3).map(move |host| Flow {
+                from: 3 * from + host,
+                to: 3 * to + host,
+                rate: 1e8 * share,
+                share,
+            })
+        });
+        let inside = round(12, 1.0, |_, _| false)
+            .into_iter()
+            .filter(|flow| rack(flow.from) == rack(flow.to));
+        let flows: Vec<Flow> = ring.chain(inside).collect();
+        let marked = (0..3).filter_map(|_| look(&mut watch, &flows)).last().unwrap();
+        assert_eq!(marked.contended.racks.into_iter().collect::<Vec<u32>>(), [2]);
+        assert!(marked.contended.hosts.is_empty());
     }
 
     #[test]
