@@ -219,6 +219,20 @@ def test_one_that_is_killed_before_the_first_step_leaves_the_others_to_begin_wit
     job.check(2)
 
 
+def test_a_newcomer_leaves_the_checkpoints_of_the_others_alone(paceline_command: str, name: str, tmp_path: pathlib.Path) -> None:
+    schedule, held = tmp_path / "schedule.toml", tmp_path / "held"
+    schedule.write_text('[[at]]\nstep = 3\npartition = "2MiB"\n')
+    more = {"TEST_SAVED": str(tmp_path / "saved"), "TEST_HELD": str(held)}
+    job = Job(paceline_command, 2, name, "--max", "3", "--policy", f"schedule:{schedule}", **more)
+    # What it would find there holds settings that policies chose.
+    job.wait_for(r"dealt 12 ")
+    job.tell("resize", "3")
+    job.wait_for(r"ready joined=True")
+    held.touch()
+    job.check(3)
+    assert not [line for line in job.lines if "was not written" in line or "goes on after step" in line]
+
+
 def test_a_newcomer_that_enters_as_an_epoch_ends_begins_with_the_next(
     paceline_command: str, name: str, tmp_path: pathlib.Path
 ) -> None:

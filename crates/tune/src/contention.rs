@@ -123,6 +123,9 @@ impl Policy for ContentionWatch {
         let mine = self.watch.contended();
         self.healed.hosts.retain(|host| !mine.hosts.contains(host));
         self.healed.racks.retain(|rack| !mine.racks.contains(rack));
+        // What is gone is nobody's: whoever marks it again means it.
+        self.healed.hosts.retain(|host| metrics.settings.contended.hosts.contains(host));
+        self.healed.racks.retain(|rack| metrics.settings.contended.racks.contains(rack));
         let mut contended = metrics.settings.contended.clone();
         contended.hosts.retain(|host| !self.healed.hosts.contains(host));
         contended.racks.retain(|rack| !self.healed.racks.contains(rack));

@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import pathlib
+import pickle
 import re
 import struct
 import sys
@@ -66,9 +67,11 @@ class Checkpoint:
         self.steps = 0
         #: Whether the job goes on from a checkpoint.
         self.restored = False
-        if directory is not None:
+        membership = world.membership()
+        # A worker that comes to a running job gets its state from the others.
+        if directory is not None and not membership.worker.outside:
             self._restore()
-        world.membership().checkpoint = self
+        membership.checkpoint = self
 
     def step(self) -> None:
         """A step is over, on every worker. Now and then its state is copied, and written while training goes on."""
@@ -188,6 +191,8 @@ def checkpoint(
     steps = every if every is not None else int(os.environ.get("PACELINE_CHECKPOINT_EVERY", EVERY))
     if steps < 1 or keep < 1:
         raise PacelineError(f"cannot keep {keep} checkpoints, one every {steps} steps")
+    if world.membership().sharer is not None:
+        raise PacelineError("call pl.checkpoint before pl.elastic: workers that come later are in the job from there on, and would restore alone")
     return Checkpoint(parts, pathlib.Path(given) if given else None, steps, keep)
 
 
@@ -255,7 +260,10 @@ def read(path: pathlib.Path) -> Any:
         raise PacelineError(ours)
     if len(body) != length or hashlib.sha256(body).digest() != digest:
         raise PacelineError("it is damaged")
-    return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise PacelineError(f"it holds what is neither a tensor nor a plain value: {error}") from error
 
 
 def _newest(directory: pathlib.Path) -> Any:

@@ -65,6 +65,9 @@ if "dies listening" in EXTRA:
 if "dies entering" in EXTRA:
     optimizer.hear_gradients = lambda: os.kill(os.getpid(), signal.SIGKILL)
 loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3)
+saved = None
+if "TEST_SAVED" in os.environ:
+    saved = pl.checkpoint(model=model, optimizer=optimizer, loader=loader, directory=os.environ["TEST_SAVED"], every=1)
 print("built", flush=True)
 shared = pl.elastic(model=model, optimizer=optimizer, loader=loader)
 print(f"ready joined={shared.joined} listened={shared.listened} size={pl.size()} process={os.getpid()}", flush=True)
@@ -102,6 +105,8 @@ for epoch in loader.epochs(EPOCHS):
         if "slows" in EXTRA:
             optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
         optimizer.step()
+        if saved is not None:
+            saved.step()
         # The test says when it has seen enough.
         time.sleep(0.01 if not held or held.exists() or step < 10 or held_in >= 0 else 0.4)
 shown = pl.metrics()

@@ -335,7 +335,7 @@ impl Supervision {
 
     /// Whether failures are borne: enough are left, or some are through with all there was to do.
     fn goes_on(&self) -> bool {
-        self.needed.is_some_and(|needed| self.is_anybody_through() || self.taking_part() >= needed)
+        self.needed.is_some_and(|needed| self.is_anybody_through() || self.staying() >= needed)
     }
 
     /// Blame a worker. Of several that failed, one that a signal ended is the likelier culprit: the others
@@ -451,6 +451,15 @@ mod tests {
         done.on_event(ended(&[(0, Ending::Exited(0))]));
         assert_eq!(done.on_event(ended(&[(1, killed)])), [borne(1)]);
         assert_eq!((done.outcome().exit_code, missing(&mut done, 2)), (0, 0));
+
+        // One that has left and is still about its own ending makes no job out of failures.
+        let (mut left, failed) = (Supervision::new(3), Ending::Exited(1));
+        left.on_event(Event::Needs(Some(1)));
+        left.on_event(Event::Retired(Rank(2)));
+        for (rank, ending) in [(1, failed), (0, failed), (2, Ending::Exited(0))] {
+            left.on_event(ended(&[(rank, ending)]));
+        }
+        assert_eq!(left.outcome().exit_code, 1);
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub fn survey<E>(
         ));
     }
     let racks = verdicts.racks();
-    let (racks, uplinks) = surveyor.uplinks(racks)?;
+    let (racks, uplinks) = surveyor.uplinks(racks, &mut doubts)?;
     if racks.len() > 1 {
         doubts.extend(surveyor.inside(&racks, names)?);
     }
@@ -256,7 +256,11 @@ impl<E, P: FnMut(Load) -> Result<Round, E>> Surveyor<P> {
 
     /// What each rack's uplink carries: all of its hosts send to those of another rack, and the same the other way. Racks that
     /// nothing holds up but their hosts' own wires are one.
-    fn uplinks(&mut self, racks: Vec<Vec<usize>>) -> Result<(Vec<Vec<usize>>, Vec<f64>), E> {
+    fn uplinks(
+        &mut self,
+        racks: Vec<Vec<usize>>,
+        doubts: &mut Vec<String>,
+    ) -> Result<(Vec<Vec<usize>>, Vec<f64>), E> {
         let mut carried = vec![0.0_f64; racks.len()];
         let mut tight = vec![false; racks.len()];
         // With two others as partners, one slow uplink does not speak for its neighbours'.
@@ -277,6 +281,17 @@ impl<E, P: FnMut(Load) -> Result<Round, E>> Surveyor<P> {
             let fastest: Vec<f64> = sender.iter().map(|rack| fastest[*rack]).collect();
             let known = fastest.iter().all(|rate| *rate > f64::MIN_POSITIVE);
             let together = if known { self.look_until(&transfers, &fastest)? } else { Vec::new() };
+            if together.iter().all(Option::is_none) {
+                if shift > 1 {
+                    // What is known is worth more.
+                    break;
+                }
+                doubts.push(
+                    "time was up before uplinks were measured: they may carry less than it seems, or be there where none seems \
+                     to be"
+                        .to_string(),
+                );
+            }
             let rates = alone.iter().enumerate();
             let rates = rates.map(|(at, rate)| together.get(at).copied().flatten().or(*rate));
             let wires = self.notes.by_wires_alone(&transfers);
