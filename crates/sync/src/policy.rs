@@ -5,6 +5,20 @@ use crate::metrics::JobMetrics;
 use paceline_job::{ByteSize, Settings};
 use std::{collections::BTreeMap, sync::Arc};
 
+/// Ways to stay together, in one order on all workers: they tell each other a number. What they are is the training program's.
+pub const MODES: [&str; 6] =
+    ["synchronous", "averaging", "pairs", "groups", "local", "asynchronous"];
+
+/// There is no such way to stay together. Use one of those listed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no mode `{0}`; choose one of {names}", names = MODES.join(", "))]
+pub struct UnknownMode(pub String);
+
+/// Refuse what is no way to stay together.
+pub fn check_mode(name: &str) -> Result<(), UnknownMode> {
+    if MODES.contains(&name) { Ok(()) } else { Err(UnknownMode(name.to_string())) }
+}
+
 /// Settings that somebody wants to be in force. They are once every worker has promised to switch between the same two steps, and
 /// [`JobMetrics::settings`] says so; until then, and if they are refused, those of the view before them are.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //! nothing but how many workers there are.
 
 use super::{Arguments, memory};
-use paceline_sync::policy::{Moment, Policy, StateError, Wishes};
+use paceline_sync::policy::{Moment, Policy, StateError, Wishes, check_mode};
 
 const NAME: &str = "averaging";
 
@@ -23,6 +23,7 @@ impl Averaging {
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Averaging, String> {
         let at = arguments.take("at")?.ok_or("say from how many workers on: at=16")?;
         let mode = arguments.take("mode")?.unwrap_or_else(|| "averaging".to_string());
+        check_mode(&mode).map_err(|error| error.to_string())?;
         Ok(Averaging { at, mode, wished: None })
     }
 }

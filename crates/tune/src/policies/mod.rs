@@ -123,6 +123,8 @@ mod tests {
         assert!(problem("noise_scale:most=64,rule=luck").contains("`luck` is no value for `rule`"));
         assert!(problem("goodput:most=64,color=red").contains("no argument `color`"));
         assert!(problem("goodput:64").contains("key=value"));
+        assert!(problem("averaging:at=8,mode=luck").contains("no mode `luck`; choose one of sync"));
+        assert!(problem("interference:strategies=ring+luck").contains("`luck` is no strategy"));
         assert!(problem("schedule:file.toml").contains("no such file"));
         assert!(
             NAMES.iter().all(|name| PolicyError::Unknown(String::new()).to_string().contains(name))

@@ -3,7 +3,10 @@
 
 use super::memory;
 use paceline_job::{ByteSize, Settings};
-use paceline_sync::policy::{Moment, Policy, StateError, Wishes};
+use paceline_sync::{
+    policy::{Moment, Policy, StateError, Wishes, check_mode},
+    strategy,
+};
 use serde::Deserialize;
 
 const NAME: &str = "schedule";
@@ -32,6 +35,12 @@ impl At {
             return Err("numbers must be above 0".to_string());
         }
         let usual = Settings::default();
+        if let Some(name) = self.strategy.as_ref().filter(|name| *name != "auto") {
+            strategy::find(name).map_err(|error| error.to_string())?;
+        }
+        if let Some(mode) = &self.mode {
+            check_mode(mode).map_err(|error| error.to_string())?;
+        }
         let partition = self.partition.unwrap_or(usual.partition);
         let credit = self.credit.unwrap_or(usual.credit);
         Settings { partition, credit, ..usual }.validate().map_err(|error| error.to_string())
