@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from paceline import metering, world
-from paceline._native import GradientNoise, Pace, PacelineError, Proposal, Squares, Worker
+from paceline._native import GradientNoise, Pace, PacelineError, Proposal, ShippedPolicy, Squares, Worker
 from paceline.exchange import Exchange
 from paceline.policy import Context, Observed, Policy, Resize, Wishes
 
@@ -27,7 +27,7 @@ NEWEST = 0.2
 MOST_METRICS = 4
 
 #: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
-MODES = ("synchronous", "averaging", "pairs", "groups", "local", "asynchronous")
+MODES = tuple(ShippedPolicy.modes())
 
 #: Settings that policies may propose, and that a checkpoint has of what they chose.
 SETTINGS = ("strategy", "partition", "credit")
@@ -221,6 +221,16 @@ class Adaptation:
         """How many a worker says in each step."""
         return len(_FIELDS) + 2 * len(self._names)
 
+    def leaves(self) -> bool:
+        """Whether a policy says that this worker is to leave; each notice once."""
+        found = False
+        for policy in self.policies:
+            reason = policy.leaves()
+            if reason is not None:
+                print(f"paceline: step {self.step}, policy {_kind(policy)}: {reason}", file=sys.stderr, flush=True)
+                found = True
+        return found
+
     # The edges of steps, as whoever makes them says.
 
     def exchange(self, squares: Squares | None) -> None:
@@ -254,6 +264,8 @@ class Adaptation:
         self.step += 1
         self.begun = True
         self._follow()
+        if self.leaves():
+            self.leave()
         self._call("before_step")
         if self.worker.size == 1:
             return None

@@ -71,14 +71,13 @@ class Shipped(Policy):
         vote = self._inner.vote(ctx.own_seconds)
         if vote is not None:
             ctx.report(VOTE, vote)
-        reason = self._inner.leaves()
-        if reason is not None:
-            print(f"paceline: step {ctx.step}, policy {self._text}: {reason}", file=sys.stderr, flush=True)
-            ctx.leave()
         self._call("before_step", ctx)
 
     def after_step(self, ctx: Context) -> None:
         self._call("after_step", ctx)
+
+    def leaves(self) -> str | None:
+        return self._inner.leaves()
 
     def refused(self, ctx: Context, wish: str, reason: str) -> None:
         # What one worker wants for itself, it alone knows to be refused.

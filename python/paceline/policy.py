@@ -47,6 +47,10 @@ class Policy:
     def after_step(self, ctx: Context) -> None:
         """``ctx.step`` is over, but for updates that its successor waits for."""
 
+    def leaves(self) -> str | None:
+        """Why this worker, of an elastic job, is to leave, if it is: asked before each step, and while a spare waits."""
+        return None
+
     def refused(self, ctx: Context, wish: str, reason: str) -> None:
         """What was proposed will not be in force."""
 

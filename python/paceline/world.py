@@ -138,7 +138,8 @@ class Membership:
 
     def enter(self) -> None:
         """Take part in the running job, from the step that all others are about to begin."""
-        self.step = self.worker.enter()
+        adaptation = self.adaptation
+        self.step = self.worker.enter(lambda: adaptation is not None and adaptation.leaves())
         self._members = self.worker.members
 
     def let_in(self) -> None:

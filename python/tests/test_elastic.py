@@ -291,6 +291,38 @@ def test_a_worker_whose_machine_is_taken_away_leaves_between_two_steps(
     job.check(2)
 
 
+def test_one_that_leaves_by_its_own_wish_lets_nobody_be_started_for_another_that_died(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 4, name, "--min", "2", "--policy", "spot", TEST_HELD=str(held))
+    job.wait_for(r"dealt 5 ")
+    _, _, third, fourth = (member["process"] for member in job.status())
+    os.kill(third, signal.SIGKILL)
+    job.wait_for(r"goes on with 3 workers")
+    os.kill(fourth, signal.SIGTERM)
+    job.wait_for_latest(r"size=2 ")
+    held.touch()
+    # Nobody came, so all lines "built" are of those who were there from the beginning.
+    job.check(2, left=1)
+    assert len([line for line in job.lines if line.endswith("built")]) == 4
+
+
+def test_a_spare_whose_machine_is_taken_away_goes_and_another_waits_in_its_place(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, "--spare", "1", "--policy", "spot", TEST_HELD=str(held))
+    job.wait_for(r"dealt 5 ")
+    spare = job.spare()
+    os.kill(spare, signal.SIGTERM)
+    job.wait_for(r"policy spot: SIGTERM says that this machine is to be given back")
+    job.wait_for(rf"pid {spare}\) exited with code 0 before it took part in the job .*another process is started \(1 of 10")
+    job.wait_until(lambda: any(it["standing"] == "spare" and it["process"] != spare for it in job.status()))
+    held.touch()
+    assert job.finish() == 0
+
+
 def test_workers_killed_while_they_train_in_groups_leave_the_others_to_agree(paceline_command: str, name: str) -> None:
     kills = f"{random.randrange(8, 30)},{random.randrange(35, 60)}"
     job = Job(paceline_command, 4, name, "--min", "2", "--strategy", "shuffle", TEST_DIE_AT=kills)
@@ -458,5 +490,28 @@ def test_ddp_says_what_to_use_instead(paceline_command: str, name: str) -> None:
     job = Job(paceline_command, 2, name, "--min", "1", program="elastic_ddp.py")
     job.wait_for("trains")
     job.tell("resize", "1")
-    job.wait_for(r"pl.elastic\(model=model")
+    job.wait_for(r"came to the job or left it.*pl.elastic\(model=model")
     job.finish()
+
+
+def test_a_newcomer_to_ddp_is_told_what_to_use_instead_and_the_others_go_on(paceline_command: str, name: str) -> None:
+    job = Job(paceline_command, 2, name, "--min", "1", program="elastic_ddp.py")
+    job.wait_for("trains")
+    job.tell("resize", "3")
+    job.wait_for(r"this worker came to a running job.*pl.elastic\(model=model")
+    job.wait_for(r"exited with code 1 before it took part in the job .*goes on with 2 workers")
+    job.process.terminate()
+    job.finish()
+
+
+def test_a_newcomer_of_a_program_that_expects_none_does_not_train_alone(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    job = Job(paceline_command, 2, name, TEST_EXTRA="expects nobody", TEST_HELD=str(held))
+    job.wait_for("dealt 5 ")
+    job.tell("resize", "3")
+    job.wait_for(r"enters before its first step .*pl.elastic\(model=model")
+    job.wait_for(r"exited with code 1 before it took part in the job .*goes on with 2 workers")
+    held.touch()
+    assert job.finish() == 0

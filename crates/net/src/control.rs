@@ -36,6 +36,9 @@ const DECISIONS_AT_ONCE: usize = 16;
 /// The shortest time that steps are counted in.
 const PACE: Duration = Duration::from_secs(1);
 
+/// How often a worker that the job has no need of yet looks whether it is to wait on.
+const LOOK_ABOUT: Duration = Duration::from_millis(500);
+
 /// See the file's first paragraph.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -137,6 +140,8 @@ pub(crate) enum Turn {
     /// Others are lost, and a view without them is in force that the caller's operations are not in: see that they are, and
     /// ask again.
     Behind,
+    /// This worker came to a running job, which has no need of it yet: ask again.
+    Unneeded,
 }
 
 /// A step that has begun.
@@ -242,7 +247,7 @@ impl Control {
     /// Begin a step, or the next if none is named: step 1 if none has begun, since what was done before is step 0. Waits only
     /// for the outcome of a change that was promised. `latest`: in an elastic job, the view that operations are in.
     pub(crate) fn begin(&self, step: Option<u64>, latest: Option<ViewVersion>) -> Result<Turn> {
-        let mut waiting = None;
+        let (mut waiting, mut asked) = (None, false);
         let mut state = self.desk.state();
         // Each turn ends the wait, or follows news of the coordinator's; it is bounded by the time that operations have.
         loop {
@@ -298,8 +303,11 @@ impl Control {
                 }
                 Begin::Wait { .. } if participant.view().size() == 0 => {
                     // A spare may be needed late, or never; it hears if the job is over.
-                    let timeout = participant.view().settings.timeout;
-                    state = self.desk.wait(state, timeout);
+                    if asked {
+                        return Ok(Turn::Unneeded);
+                    }
+                    asked = true;
+                    state = self.desk.wait(state, LOOK_ABOUT);
                 }
                 Begin::Wait { version } => {
                     let timeout = participant.view().settings.timeout;

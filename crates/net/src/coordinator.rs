@@ -573,7 +573,7 @@ impl Service {
         (0..self.members.len()).for_each(|index| self.brief(index));
         self.observe_view();
         if self.config.elastic.is_some() {
-            self.want(self.census.wanted);
+            self.want(Occasion::Wanted, self.census.wanted);
         }
         self.tell_progress();
     }

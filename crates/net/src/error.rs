@@ -116,6 +116,12 @@ pub enum NetError {
     /// End the program: nothing is lost, and nobody waits for it.
     #[error("this worker was asked to leave, and has: its part in the job is done")]
     Retired,
+    /// Enter the job before the first step.
+    #[error(
+        "this worker came to a running job and does not take part in it yet: it enters before its first step \
+         (Worker::enter; in PyTorch pl.elastic(model=model, optimizer=optimizer, loader=loader))"
+    )]
+    Outside,
     /// Start the job again if more is to be trained.
     #[error("the job was over, or its coordinator gone, before this worker was let in")]
     JobOver,

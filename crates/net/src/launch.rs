@@ -29,6 +29,9 @@ pub struct MeetingPoint<'a> {
     pub secret: &'a Secret,
 }
 
+/// Set for workers that come to a running job: which one they are, and of how many, the job will say.
+pub(crate) const NEWCOMER: &str = "PACELINE_NEWCOMER";
+
 /// The variables to set for one worker, besides those it inherits.
 pub fn worker_environment(place: WorkerPlace, meeting: MeetingPoint<'_>) -> Vec<(String, String)> {
     [
@@ -43,6 +46,16 @@ pub fn worker_environment(place: WorkerPlace, meeting: MeetingPoint<'_>) -> Vec<
     ]
     .map(|(name, value)| (name.to_string(), value))
     .to_vec()
+}
+
+/// The same for a worker that comes to a running job: until it takes part it is alone, whichever process of its host it is.
+pub fn newcomer_environment(local_rank: usize, meeting: MeetingPoint<'_>) -> Vec<(String, String)> {
+    let alone = WorkerPlace { rank: Rank(0), size: 1, local_rank, local_size: 1 };
+    // Nobody else meets at its program's own rendezvous, so any port will do.
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut variables = worker_environment(alone, MeetingPoint { master: anywhere, ..meeting });
+    variables.push((NEWCOMER.to_string(), "1".to_string()));
+    variables
 }
 
 #[cfg(test)]
@@ -68,5 +81,22 @@ mod tests {
         assert!(config.secret == secret && config.hosting.is_none());
         assert_eq!(variables["LOCAL_RANK"], "0");
         assert_eq!(variables["MASTER_PORT"], "29500");
+    }
+
+    #[test]
+    fn a_newcomer_is_told_that_it_is_alone_and_joins_without_a_number() {
+        let secret = Secret::random().unwrap();
+        let meeting = MeetingPoint {
+            master: "127.0.0.1:29500".parse().unwrap(),
+            coordinator: "127.0.0.1:4000".parse().unwrap(),
+            secret: &secret,
+        };
+        let variables: HashMap<String, String> =
+            newcomer_environment(5, meeting).into_iter().collect();
+        let config = JoinConfig::from_variables(&|name| variables.get(name).cloned()).unwrap();
+        assert_eq!((config.rank, config.size), (None, None));
+        assert!(config.hosting.is_none());
+        let told = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"];
+        assert_eq!(told.map(|name| variables[name].as_str()), ["0", "1", "5", "1", "0"]);
     }
 }

@@ -305,7 +305,8 @@ impl Worker {
 
     fn begin(&self, step: Option<u64>, settle: impl FnOnce()) -> Result<Begun> {
         let begun = match &self.elastic {
-            Some(elastic) => self.begin_elastic(elastic, step, settle)?,
+            Some(_) if self.is_outside() => return Err(NetError::Outside),
+            Some(elastic) => self.begin_elastic(elastic, step, settle, || false)?,
             None => self.begin_fixed(step, settle)?,
         };
         self.measure_step(&begun);
@@ -633,7 +634,7 @@ impl Worker {
 
     fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if self.elastic.is_some() && !thread::panicking() {
+        if self.elastic.is_some() && !self.is_outside() && !thread::panicking() {
             // Others may lack what this worker has, until all are done.
             self.drive_until(Some(Instant::now() + OTHERS_LEAVE), |crew| crew.is_idle());
             self.control.finish(OTHERS_LEAVE);

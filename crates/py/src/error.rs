@@ -74,8 +74,8 @@ pub(crate) fn joining(error: NetError) -> PyErr {
 /// The exception for a job that cannot be entered.
 pub(crate) fn entering(error: NetError) -> PyErr {
     match error {
-        // Nobody needed it: it has nothing to do, and nothing went wrong.
-        NetError::JobOver => Retired::new_err(0),
+        // Nobody needed it, or it waits no longer: it has nothing to do, and nothing went wrong.
+        NetError::JobOver | NetError::Retired => Retired::new_err(0),
         other => joining(other),
     }
 }

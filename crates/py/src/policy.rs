@@ -3,7 +3,7 @@
 
 use crate::{error::PacelineError, metrics::SharedMetrics};
 use paceline_job::ByteSize;
-use paceline_sync::policy::{Moment, Policy, Wishes};
+use paceline_sync::policy::{MODES, Moment, Policy, Wishes};
 use paceline_tune::policies;
 use pyo3::{prelude::*, types::PyDict};
 use std::{
@@ -57,6 +57,12 @@ impl ShippedPolicy {
     #[staticmethod]
     fn names() -> Vec<&'static str> {
         policies::NAMES.to_vec()
+    }
+
+    /// Ways to stay together that policies may ask for.
+    #[staticmethod]
+    fn modes() -> Vec<&'static str> {
+        MODES.to_vec()
     }
 
     /// Call one of the hooks; what is wished for, by name.

@@ -143,11 +143,27 @@ impl Worker {
         self.read().as_ref().is_some_and(Running::has_newcomers)
     }
 
-    /// Enter the running job, in the step that this returns; all others wait there.
-    fn enter(&self, py: Python<'_>) -> PyResult<u64> {
+    /// Enter the running job, in the step that this returns; all others wait there. While the job has no need of this worker,
+    /// `gives_up` says whether to wait no longer.
+    fn enter(&self, py: Python<'_>, gives_up: Py<PyAny>) -> PyResult<u64> {
         let running = self.read();
         let running = running.as_ref().ok_or_else(error::closed)?;
-        let entry = py.detach(|| running.enter()).map_err(error::entering)?;
+        let mut raised = None;
+        let asked = || {
+            let ask = |py: Python<'_>| {
+                py.check_signals()?;
+                gives_up.call0(py)?.is_truthy(py)
+            };
+            Python::attach(ask).unwrap_or_else(|error| {
+                raised = Some(error);
+                true
+            })
+        };
+        let entered = py.detach(|| running.enter_unless(asked));
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        let entry = entered.map_err(error::entering)?;
         self.follow(running);
         Ok(entry.step)
     }

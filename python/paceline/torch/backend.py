@@ -30,12 +30,14 @@ RECENT = 256
 SMALL = 4096
 
 
-#: Why a group cannot go on, and what can.
-RESIZED = (
-    "workers came to the job or left it, and PyTorch's process groups, DDP's among them, keep those they began with. Train with "
+#: What goes on where workers come and go.
+REMEDY = (
+    "PyTorch's process groups, DDP's among them, keep the workers they began with. Train with "
     "paceline.DistributedOptimizer, which follows, and pl.elastic(model=model, optimizer=optimizer, loader=loader); or start the "
     "job again, at its new size, from a checkpoint (paceline run --checkpoint)"
 )
+#: Why a group cannot go on.
+RESIZED = f"workers came to the job or left it, and {REMEDY}"
 
 
 def create(options: Any, backend_options: Any) -> ProcessGroup:
@@ -65,6 +67,8 @@ class ProcessGroup(BlockCollectives, dist.ProcessGroup):
         lasting = world.joins_by_environment() and whole_job
         self._membership: world.Membership | None = world.acquire(globally, join, lasting)
         self._worker = self._membership.worker
+        if self._worker.outside:
+            raise PacelineError(f"this worker came to a running job, and {REMEDY}")
         self._ranks = self._membership.places(globally)
         self._changes = self._membership.changes
         if whole_job:

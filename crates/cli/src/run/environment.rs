@@ -11,7 +11,7 @@ use paceline_job::{Plan, Rank};
 use paceline_net::{
     Coordinator, CoordinatorConfig, JoinConfig, Log, NetError, Secret,
     coordinator::{MAXIMUM_WORKERS, Occasion, Progress, Resizer},
-    launch::{MeetingPoint, WorkerPlace, worker_environment},
+    launch::{MeetingPoint, WorkerPlace, newcomer_environment, worker_environment},
     store::Etcd,
 };
 use paceline_sync::agreement::Limits;
@@ -21,7 +21,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::available_parallelism,
     time::Duration,
 };
@@ -38,12 +41,9 @@ const PROGRAM_CHARACTERS: usize = 300;
 const WATCHES_NOTHING: &str = "--watch-links needs to know where hosts sit: add --topology FILE or --topology survey; \
                                nothing is watched";
 
-/// What a worker that comes later is not told.
-const OF_THE_FIRST: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
-
 /// What the coordinator has to say to whoever starts workers; it can be waited for.
 pub struct Wishes {
-    latest: Arc<Mutex<Option<usize>>>,
+    asked: Arc<AtomicBool>,
     bell: UnixStream,
 }
 
@@ -52,16 +52,16 @@ impl Wishes {
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
-        let latest = Arc::<Mutex<Option<usize>>>::default();
-        let told = latest.clone();
+        let asked = Arc::<AtomicBool>::default();
+        let told = asked.clone();
         let resizer = Resizer::new(move |occasion| {
-            if let Occasion::Wanted(size) = occasion {
-                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(size);
+            if occasion == Occasion::Wanted {
+                told.store(true, Ordering::Relaxed);
             }
             // A full bell rings already.
             let _ = (&ringer).write(&[0]);
         });
-        Ok((Wishes { latest, bell }, resizer))
+        Ok((Wishes { asked, bell }, resizer))
     }
 
     /// Whether there is anything, once.
@@ -69,9 +69,9 @@ impl Wishes {
         (&self.bell).read(&mut [0; 64]).is_ok_and(|rung| rung > 0)
     }
 
-    /// How many workers the job is to have, where that changed, once.
-    pub fn take(&self) -> Option<usize> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Whether somebody asked for another number of workers, once.
+    pub fn take(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed)
     }
 
     /// Readable when there is one.
@@ -192,11 +192,11 @@ impl Launch {
         };
         let point =
             MeetingPoint { master: self.master, coordinator: address, secret: &self.secret };
-        let mut environment = worker_environment(place, point);
-        if rank.index() >= self.size {
-            // It comes to a running job, which knows how many there are.
-            environment.retain(|(name, _)| !OF_THE_FIRST.contains(&name.as_str()));
-        }
+        let mut environment = if rank.index() < self.size {
+            worker_environment(place, point)
+        } else {
+            newcomer_environment(rank.index(), point)
+        };
         if let Meeting::Etcd { url, world, limits, plan } = &self.meeting {
             // Whoever coordinates numbers workers of all machines.
             let of_one_machine = ["RANK", "WORLD_SIZE", "PACELINE_COORDINATOR"];

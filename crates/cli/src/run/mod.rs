@@ -440,7 +440,7 @@ impl Job<'_> {
                 silent.for_each(|worker| worker.signal(libc::SIGKILL));
             }
             let asked = self.arguments.elastic && (told || !ended.is_empty());
-            if self.launch.wishes().take().is_some() {
+            if self.launch.wishes().take() {
                 events.push(Event::Resized);
             }
             if asked && let Some(census) = self.census() {
@@ -499,8 +499,9 @@ impl Job<'_> {
                 self.notes.say(&report::announcement(cause, pid_of, living));
             }
             Action::Bear(rank, ending, replacement) => {
-                let left = supervision.taking_part();
-                self.notes.say(&report::borne(rank, pid_of(rank), ending, left, replacement));
+                let (part, left) = (supervision.part(rank), supervision.taking_part());
+                let said = report::borne(rank, pid_of(rank), ending, part, left, replacement);
+                self.notes.say(&said);
             }
             Action::StartClock(_) | Action::GiveUp => {}
         }

@@ -4,7 +4,7 @@ use super::{
     output::LastLines,
     process::Program,
     signals::name_and_meaning,
-    supervision::{Cause, Ending, Outcome, Replacement},
+    supervision::{Cause, Ending, Outcome, Part, Replacement},
 };
 use paceline_job::Rank;
 use std::{io, path::Path};
@@ -43,10 +43,15 @@ pub fn borne(
     rank: Rank,
     pid: u32,
     ending: Ending,
+    part: Part,
     living: usize,
     replacement: Replacement,
 ) -> String {
     let failure = failure(rank, pid, ending);
+    let before = match part {
+        Part::Taken => "",
+        Part::None => " before it took part in the job (in PyTorch: pl.elastic(...))",
+    };
     let replaced = match replacement {
         Replacement::Unasked => String::new(),
         Replacement::Started(count, most) => {
@@ -56,7 +61,7 @@ pub fn borne(
             "; no other process is started: all {most} restarts are used, `paceline resize` starts what is missing"
         ),
     };
-    format!("{failure}; the job goes on with {}{replaced}", workers(living))
+    format!("{failure}{before}; the job goes on with {}{replaced}", workers(living))
 }
 
 /// The grace period is over, or somebody asked twice.

@@ -85,6 +85,15 @@ pub enum Replacement {
     Exhausted(usize),
 }
 
+/// What a process was to the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A worker.
+    Taken,
+    /// It had not come to take part, or waited as a spare.
+    None,
+}
+
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -313,6 +322,11 @@ impl Supervision {
             self.vacant += 1;
             if most == 0 { Replacement::Unasked } else { Replacement::Exhausted(most) }
         }
+    }
+
+    /// What a process is to the job, or was.
+    pub fn part(&self, rank: Rank) -> Part {
+        if self.spare.contains(&rank) { Part::None } else { Part::Taken }
     }
 
     /// Whether nobody is needed any more.

@@ -44,15 +44,17 @@ pub struct Census {
 }
 
 /// Told how many workers a job is to have, once the first view is out and when that changes; and when somebody has entered,
-/// or is silent.
+/// leaves by its own wish, or is silent.
 #[derive(Clone)]
 pub struct Resizer(Arc<dyn Fn(Occasion) + Send + Sync>);
 
 /// What whoever starts workers may want to know. The [`Census`] says the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// The job is to have so many workers.
-    Wanted(usize),
+    /// The job begins, or somebody asked for another number of workers.
+    Wanted,
+    /// The job is to have one worker less than before, because it leaves by its own wish: nobody asked for others.
+    Fewer,
     /// Somebody takes part that did not before.
     Entered,
     /// Nothing was heard of somebody for too long.
@@ -227,30 +229,31 @@ impl Service {
         if self.config.resizer.is_none() && size > staying + ready {
             return Err(NetError::NobodyStarts { size, there: staying + ready });
         }
-        self.want_and(size, |registrar, out| registrar.shrink(size, out))
+        self.want_and(Occasion::Wanted, size, |registrar, out| registrar.shrink(size, out))
     }
 
     /// The job is to have so many workers, and some are to leave for it.
     fn want_and(
         &mut self,
+        why: Occasion,
         size: usize,
         leave: impl FnOnce(&mut Registrar, &mut Vec<Summons>) -> Result<(), Objection>,
     ) -> Result<()> {
         let before = self.census.wanted;
         // First, or spares would be let in in their place.
-        self.want(size);
+        self.want(why, size);
         let mut outcome = Ok(());
         self.register(|registrar, out| outcome = leave(registrar, out));
-        Ok(outcome.inspect_err(|_| self.want(before))?)
+        Ok(outcome.inspect_err(|_| self.want(why, before))?)
     }
 
     /// The job is to have so many workers: those who wait are let in as far as some are missing.
-    pub(super) fn want(&mut self, size: usize) {
+    pub(super) fn want(&mut self, why: Occasion, size: usize) {
         self.census.wanted = size;
         if self.config.spares {
             self.register(|registrar, out| registrar.want(size, out));
         }
-        self.tell_resizer(Occasion::Wanted(size));
+        self.tell_resizer(why);
     }
 
     pub(super) fn tell_resizer(&self, occasion: Occasion) {
@@ -286,7 +289,7 @@ impl Service {
             (Some(_), Some(registrar)) => {
                 let counted = usize::from(!registrar.leaving().contains(&id));
                 let wanted = self.census.wanted.saturating_sub(counted);
-                self.want_and(wanted, |registrar, out| registrar.retire(id, out))
+                self.want_and(Occasion::Fewer, wanted, |registrar, out| registrar.retire(id, out))
             }
             _ => Err(NetError::NotRunning),
         };

@@ -3,7 +3,6 @@
 //! file a secret may be in). It opens no socket.
 
 use super::JoinConfig;
-use crate::handshake::Encryption;
 use crate::{
     coordinator::Log,
     error::{NetError, Result},
@@ -11,6 +10,7 @@ use crate::{
     store::Etcd,
     survey::USUAL_SURVEY,
 };
+use crate::{handshake::Encryption, launch::NEWCOMER};
 use paceline_job::{Plan, Rank, Topology, TopologySource};
 use paceline_sync::agreement::Limits;
 use std::{
@@ -139,6 +139,9 @@ enum Launcher {
 impl Place {
     /// The launcher closest to the process counts: torchrun is started by srun, not srun by torchrun.
     fn read(variables: Variables<'_>) -> Result<Place> {
+        if variables(NEWCOMER).is_some() {
+            return Ok(Place { launcher: Launcher::Common, rank: None, size: None });
+        }
         let sets = [
             (Launcher::Common, "RANK", "WORLD_SIZE"),
             (Launcher::OpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -79,11 +79,17 @@ impl Worker {
     /// there for it, so prepare everything before; what they have, and this worker lacks, comes with [`Worker::share`]
     /// or [`Worker::begin_share`], which all call next.
     pub fn enter(&self) -> Result<Entry> {
+        self.enter_unless(|| false)
+    }
+
+    /// The same, unless `gives_up` says, while the job has no need of this worker, that it is to wait no longer: it is asked
+    /// twice a second. Then this worker is [retired](NetError::Retired).
+    pub fn enter_unless(&self, gives_up: impl FnMut() -> bool) -> Result<Entry> {
         let Some(elastic) = self.elastic.as_ref().filter(|_| self.is_outside()) else {
             return Err(NetError::NotRunning);
         };
         self.control.ask_to_enter();
-        let begun = self.begin_elastic(elastic, None, || ())?;
+        let begun = self.begin_elastic(elastic, None, || (), gives_up)?;
         elastic.outside.store(false, Ordering::Relaxed);
         self.measure_step(&begun);
         Ok(Entry { step: begun.step, view: begun.view })
@@ -166,6 +172,7 @@ impl Worker {
         elastic: &Elastic,
         step: Option<u64>,
         settle: impl FnOnce(),
+        mut gives_up: impl FnMut() -> bool,
     ) -> Result<Begun> {
         let mut settle = Some(settle);
         let since = Instant::now();
@@ -179,6 +186,8 @@ impl Worker {
             match self.control.begin(wanted, Some(latest))? {
                 // Others are lost: what is agreed on then, such as settings, is to be known before the step begins.
                 Turn::Behind => {}
+                Turn::Unneeded if gives_up() => return Err(NetError::Retired),
+                Turn::Unneeded => {}
                 Turn::Gather(ballot) => {
                     if let Some(settle) = settle.take() {
                         settle();
