@@ -323,6 +323,17 @@ impl Control {
         }
     }
 
+    /// In an elastic job: an operation of all workers is about to be posted.
+    pub(crate) fn posted(&self) {
+        let mut state = self.desk.state();
+        let State { participant, outgoing, .. } = &mut *state;
+        let before = outgoing.len();
+        participant.post(outgoing);
+        if outgoing.len() > before {
+            self.desk.waker.wake();
+        }
+    }
+
     /// Show this to whoever watches, instead of what could not be sent yet.
     pub(crate) fn show(&self, seen: Sighting) {
         let mut state = self.desk.state();

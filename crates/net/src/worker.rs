@@ -477,6 +477,9 @@ impl Worker {
             let watching = self.helm.watching.clone();
             completion.when_done(Box::new(move |_| watching.ended(number)));
         }
+        if self.elastic.is_some() && (post.group.is_none() || post.reduce == ReduceOp::Mix) {
+            self.control.posted();
+        }
         // SAFETY: the caller's promise.
         unsafe { self.helm.post(post, memory, completion.clone()) };
         (Handle::new(self.helm.clone(), completion), posting)

@@ -104,6 +104,17 @@ fn nobody_leaves_for_a_wish_that_a_loss_made_true() {
 }
 
 #[test]
+fn nobody_waits_for_a_worker_whose_program_ends_in_the_middle_of_a_step() {
+    for mode in [Mode::Synchronous, Mode::Groups, Mode::Pairs, Mode::Local(3)] {
+        let ending = |conditions: &mut Conditions| {
+            (conditions.mode, conditions.ends) = (mode, 1 + (conditions.compute % 3) as u32);
+            conditions.workers = conditions.workers.max(2);
+        };
+        play_all(500, ending, &[("recoveries", |it| it.recoveries, 200)]);
+    }
+}
+
+#[test]
 fn where_nothing_goes_wrong_everybody_finishes_and_nothing_is_recovered() {
     let calm = |conditions: &mut Conditions| {
         (conditions.crashes, conditions.cuts, conditions.restarts) = (0, 0, 0);

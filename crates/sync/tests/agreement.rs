@@ -3,7 +3,7 @@
 
 use paceline_job::{ByteSize, Membership, Settings, View, ViewVersion, Worker, WorkerId};
 use paceline_sync::agreement::{
-    Agreed, Ballot, Begin, Change, Limits, MAXIMUM_STEP, Objection, Participant, Registrar,
+    Agreed, Ballot, Begin, Change, Limits, MAXIMUM_STEP, Objection, Participant, Place, Registrar,
     Summons, ToParticipant, ToRegistrar,
 };
 use proptest::prelude::*;
@@ -36,18 +36,22 @@ fn to_registrar() -> impl Strategy<Value = ToRegistrar> {
         (ballot(), step()).prop_map(|(ballot, next)| ToRegistrar::Promise { ballot, next }),
         (ballot(), step()).prop_map(|(ballot, next)| ToRegistrar::Refuse { ballot, next }),
         (version(), step()).prop_map(|(version, next)| ToRegistrar::InForce { version, next }),
-        step().prop_map(|next| ToRegistrar::Leave { next }),
+        (any::<u64>(), step()).prop_map(|(posted, next)| ToRegistrar::Leave { posted, next }),
         (ballot(), step()).prop_map(|(ballot, next)| ToRegistrar::Gathered { ballot, next }),
         (worker(), version(), step()).prop_map(|(worker, version, next)| ToRegistrar::Lost {
             worker,
             version,
             next
         }),
-        (step(), step()).prop_map(|(step, next)| ToRegistrar::Onward { step, next }),
-        (version(), any::<bool>(), step()).prop_map(|(version, finished, next)| {
+        (place(), step()).prop_map(|(to, next)| ToRegistrar::Onward { to, next }),
+        (version(), any::<Option<u64>>(), step()).prop_map(|(version, finished, next)| {
             ToRegistrar::Resume { version, finished, next }
         }),
     ]
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    (step(), 0u64..3).prop_map(|(next, posted)| Place { next, posted })
 }
 
 fn worker() -> impl Strategy<Value = WorkerId> {
@@ -91,8 +95,8 @@ fn to_participant() -> impl Strategy<Value = ToParticipant> {
         2 => ballot().prop_map(|ballot| ToParticipant::Enter { ballot }),
         2 => view().prop_map(|view| ToParticipant::Without { view }),
         1 => (view(), step()).prop_map(|(view, since)| ToParticipant::Latest { view, since }),
-        1 => (worker(), step())
-            .prop_map(|(worker, step)| ToParticipant::Finished { worker, step }),
+        1 => (worker(), place())
+            .prop_map(|(worker, at)| ToParticipant::Finished { worker, at }),
     ]
 }
 
@@ -178,7 +182,7 @@ fn the_last_worker_is_waited_for_once_and_then_the_job_is_over() {
     assert_eq!(registrar.absent(), [last]);
 
     out.clear();
-    let resume = ToRegistrar::Resume { version: ViewVersion(1), finished: false, next: 5 };
+    let resume = ToRegistrar::Resume { version: ViewVersion(1), finished: None, next: 5 };
     registrar.hear(last, resume.clone(), &mut out);
     let alone = registrar.view().clone();
     assert_eq!(alone.ids().collect::<Vec<_>>(), [last]);

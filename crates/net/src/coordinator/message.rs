@@ -582,7 +582,7 @@ mod tests {
             WorkerMessage::Agreement(ToRegistrar::Promise { ballot: Ballot(1), next: 7 }),
             WorkerMessage::Agreement(ToRegistrar::Refuse { ballot: Ballot(1), next: 7 }),
             WorkerMessage::Agreement(ToRegistrar::InForce { version: ViewVersion(2), next: 7 }),
-            WorkerMessage::Agreement(ToRegistrar::Leave { next: 7 }),
+            WorkerMessage::Agreement(ToRegistrar::Leave { posted: 2, next: 7 }),
             WorkerMessage::Seen(Box::new(sighting())),
             WorkerMessage::Decided { text: "{}".to_string() },
             WorkerMessage::Leave { fate: Fate::Finished },
@@ -687,7 +687,7 @@ mod tests {
             ToRegistrar::Promise { ballot: Ballot(1), next: beyond },
             ToRegistrar::Refuse { ballot: Ballot(1), next: u64::MAX },
             ToRegistrar::InForce { version: ViewVersion(2), next: u64::MAX },
-            ToRegistrar::Leave { next: u64::MAX },
+            ToRegistrar::Leave { posted: 2, next: u64::MAX },
         ] {
             let bytes = encode(&WorkerMessage::Agreement(message));
             let refused = decode_worker_message(&bytes);

@@ -68,7 +68,9 @@ enum Doing {
     Computing(usize),
     /// Waits for all tensors of the step.
     Awaiting,
-    /// Is done with all steps, and waits for the others.
+    /// Begins nothing more, and waits for what it has posted.
+    Ending,
+    /// Is done, and waits for the others.
     Leaving,
     Over,
 }
@@ -129,6 +131,8 @@ pub(super) struct Actor {
     uses: BTreeMap<Ticket, Use>,
     tickets: u64,
     slowness: u64,
+    /// The step, and the tensor of it, that this one's program does not come to any more.
+    end: Option<(u64, usize)>,
     conditions: Conditions,
     /// The first step of one that joined.
     pub(super) joined_at: Option<u64>,
@@ -171,6 +175,7 @@ impl Actor {
             uses: BTreeMap::new(),
             tickets: 0,
             slowness: *random.choose(&[1, 1, 1, 3]),
+            end: conditions.end_of(id),
             conditions,
             joined_at: None,
             now: Time::ZERO,
@@ -470,7 +475,7 @@ impl Actor {
             }
             // Programs take what they are told where they begin a step. This one begins none, and those of whom it is told
             // now may have been dismissed, with all that they had trained on, before a coordinator died that said so.
-            Order::Recovered(_) if self.doing == Doing::Leaving => {}
+            Order::Recovered(_) if matches!(self.doing, Doing::Ending | Doing::Leaving) => {}
             Order::Recovered(account) => {
                 ledger.recovered(self.id, &account, self.conditions.steps);
             }
@@ -640,6 +645,9 @@ impl Actor {
                 _ => None,
             },
         };
+        if post.group.is_none() || post.reduce == ReduceOp::Mix {
+            self.participant.post(&mut self.said);
+        }
         self.keeper.post(ticket, post, &mut self.orders);
     }
 
@@ -657,6 +665,10 @@ impl Actor {
             Doing::Calling => Ok(self.call()),
             Doing::Levelling(tensor) => Ok(self.level(tensor)),
             Doing::Finishing => Ok(self.finish_listening()),
+            Doing::Computing(tensor) if self.ends_in(tensor) => {
+                self.doing = Doing::Ending;
+                Ok(true)
+            }
             Doing::Computing(tensor) if tensor == self.conditions.tensors.len() => {
                 self.doing = match self.conditions.crosses_steps {
                     _ if self.listening.is_some() => Doing::Finishing,
@@ -684,6 +696,7 @@ impl Actor {
                 }
                 Ok(!awaited)
             }
+            Doing::Ending => Ok(self.leave_when_idle()),
             Doing::Leaving => {
                 let over = self.participant.is_dismissed();
                 if over {
@@ -696,6 +709,21 @@ impl Actor {
                 Ok(false)
             }
         }
+    }
+
+    fn ends_in(&self, tensor: usize) -> bool {
+        self.listening.is_none() && self.end == Some((self.step, tensor))
+    }
+
+    /// Others may need what this one has posted.
+    fn leave_when_idle(&mut self) -> bool {
+        let idle = self.keeper.is_idle();
+        if idle {
+            let leave = self.participant.leave();
+            self.said.push(leave);
+            self.doing = Doing::Leaving;
+        }
+        idle
     }
 
     fn contribute(&mut self, tensor: usize) {
@@ -787,12 +815,7 @@ impl Actor {
             self.step = step;
         }
         if self.step == self.conditions.steps && self.engine.is_some() {
-            if self.keeper.is_idle() {
-                let leave = self.participant.leave();
-                self.said.push(leave);
-                self.doing = Doing::Leaving;
-            }
-            return Ok(self.doing == Doing::Leaving);
+            return Ok(self.leave_when_idle());
         }
         if !self.keeper.may_begin(self.step) {
             return Ok(false);

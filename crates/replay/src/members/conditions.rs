@@ -1,7 +1,7 @@
 //! What a run of membership may meet, drawn from its seed.
 
 use super::ledger::MOST_WORKERS;
-use paceline_job::{ByteSize, Random, Settings, StrategyChoice};
+use paceline_job::{ByteSize, Random, Settings, StrategyChoice, WorkerId};
 
 /// See the file's first paragraph.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Conditions {
     pub changes: u32,
     /// Wishes for fewer workers.
     pub resizes: u32,
+    /// Workers, beginning with the first, whose programs end in the middle of one of the last steps.
+    pub ends: u32,
 }
 
 /// How workers stay together.
@@ -98,6 +100,7 @@ impl Conditions {
             restarts: few(random, 2) as u32,
             changes: few(random, 2) as u32,
             resizes: 0,
+            ends: 0,
         }
     }
 
@@ -115,6 +118,13 @@ impl Conditions {
             7 => Conditions { resizes: 1 + (seed / 8 % 2) as u32, leaves: 0, ..self },
             _ => Conditions { listens: seed.is_multiple_of(2), ..self },
         }
+    }
+
+    /// Where a worker's program ends, if it is not after all steps: in which step, and before which tensor.
+    pub(super) fn end_of(&self, id: WorkerId) -> Option<(u64, usize)> {
+        let lot = self.compute.rotate_left(id.0 as u32) ^ self.delay;
+        let tensor = lot as usize % (self.tensors.len() + 1);
+        (id.0 < u64::from(self.ends)).then(|| (self.steps - 1 - lot / 8 % 3, tensor))
     }
 
     /// What happens, and when.

@@ -62,6 +62,18 @@ pub struct Agreed {
     pub step: u64,
 }
 
+/// How far a worker's program is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The first step that it has not begun.
+    pub next: u64,
+    /// Operations of all workers that it has posted in the step before that.
+    pub posted: u64,
+}
+
 /// From a participant to the registrar. `next` is always the first step that the worker has not begun.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -79,13 +91,13 @@ pub enum ToRegistrar {
     Gathered { ballot: Ballot, next: u64 },
     /// It has lost contact with another worker of the view `version`.
     Lost { worker: WorkerId, version: ViewVersion, next: u64 },
-    /// It wants to begin a step that others are not going to take.
-    Onward { step: u64, next: u64 },
-    /// It begins no further step.
-    Leave { next: u64 },
+    /// It is as far as that, or wants to be, and waits for others that are not going to come there.
+    Onward { to: Place, next: u64 },
+    /// It begins no further step, and posts nothing more in the one it is in.
+    Leave { posted: u64, next: u64 },
     /// It is connected again, and this is the view it has in force. `finished`: it has said that it begins no further
-    /// step.
-    Resume { version: ViewVersion, finished: bool, next: u64 },
+    /// step, having posted so many operations in its last.
+    Resume { version: ViewVersion, finished: Option<u64>, next: u64 },
 }
 
 /// From the registrar to a participant.
@@ -107,8 +119,8 @@ pub enum ToParticipant {
     Enter { ballot: Ballot },
     /// This view is in force from now on, in the middle of whatever step: others are gone.
     Without { view: View },
-    /// Another worker begins no step from `step` on.
-    Finished { worker: WorkerId, step: u64 },
+    /// Another worker goes no further than that.
+    Finished { worker: WorkerId, at: Place },
     /// The latest view that is agreed, and the step of the last planned change: to a worker that is connected again. What was asked before
     /// and is not in it came to nothing.
     Latest { view: View, since: u64 },
@@ -134,7 +146,7 @@ impl ToRegistrar {
             | ToRegistrar::Gathered { next, .. }
             | ToRegistrar::Lost { next, .. }
             | ToRegistrar::Onward { next, .. }
-            | ToRegistrar::Leave { next }
+            | ToRegistrar::Leave { next, .. }
             | ToRegistrar::Resume { next, .. } => *next,
         }
     }
@@ -143,7 +155,7 @@ impl ToRegistrar {
     pub fn is_sound(&self) -> bool {
         let rest = match self {
             ToRegistrar::Propose { change, .. } => change.is_sound(),
-            ToRegistrar::Onward { step, .. } => is_step(*step),
+            ToRegistrar::Onward { to, .. } => is_step(to.next),
             _ => true,
         };
         rest && is_step(self.next())
@@ -160,7 +172,7 @@ impl ToParticipant {
             ToParticipant::Invite { step, view, .. } => is_step(*step) && is_view(view),
             ToParticipant::Without { view } => is_view(view),
             ToParticipant::Latest { view, since } => is_step(*since) && is_view(view),
-            ToParticipant::Finished { step, .. } => is_step(*step),
+            ToParticipant::Finished { at, .. } => is_step(at.next),
             ToParticipant::Decided { outcome: Err(_), .. }
             | ToParticipant::Commit { .. }
             | ToParticipant::Abort { .. }

@@ -49,7 +49,7 @@ mod participant;
 mod registrar;
 
 pub use change::{Change, MEMBERS_AT_ONCE, is_for_any_members};
-pub use message::{Agreed, Ballot, Objection, ToParticipant, ToRegistrar};
+pub use message::{Agreed, Ballot, Objection, Place, ToParticipant, ToRegistrar};
 pub use participant::{Begin, CannotPropose, Heard, Participant};
 pub use registrar::{Limits, Minutes, Registrar, Summons};
 

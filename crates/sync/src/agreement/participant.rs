@@ -1,7 +1,9 @@
 //! A worker's side of the agreement: what it has promised, which view is in force, and whether a step may begin. It
 //! knows of other workers only what views say.
 
-use super::{Agreed, Ballot, Change, Objection, ToParticipant, ToRegistrar, message::is_step};
+use super::{
+    Agreed, Ballot, Change, Objection, Place, ToParticipant, ToRegistrar, message::is_step,
+};
 use paceline_job::{Membership, View, ViewVersion, WorkerId};
 use std::sync::Arc;
 
@@ -77,16 +79,18 @@ pub struct Participant {
     view: Arc<View>,
     /// The first step that has not begun.
     next: u64,
+    /// Operations of all workers that were posted in the step before.
+    posted: u64,
     /// The highest that was heard of.
     ballot: Ballot,
     /// At most one: the registrar prepares the next when this one is in force or has come to nothing.
     pending: Option<Pending>,
     /// In force as soon as nothing that was entered before is in the way; only the latest counts.
     successor: Option<Arc<View>>,
-    /// Workers of the view that begin no step from this one on. At most one entry for each.
-    finished: Vec<(WorkerId, u64)>,
-    /// The latest step that was asked for in spite of them.
-    onward: Option<u64>,
+    /// Workers of the view that go no further than that. At most one entry for each.
+    finished: Vec<(WorkerId, Place)>,
+    /// The farthest that was asked for in spite of them.
+    onward: Option<Place>,
     fate: Fate,
     connected: bool,
     proposals: u64,
@@ -133,6 +137,7 @@ impl Participant {
             me,
             view,
             next: 0,
+            posted: 0,
             ballot: Ballot::default(),
             pending: None,
             successor: None,
@@ -203,12 +208,12 @@ impl Participant {
             _ if self.successor.is_some() || self.view.size() == 0 => {
                 return Begin::Wait { version };
             }
-            _ if self.goes_beyond_others(step) => {
-                self.ask_onward(step, out);
+            _ if self.goes_beyond_others(after(step)) => {
+                self.ask_onward(after(step), out);
                 return Begin::Wait { version };
             }
             _ => {
-                self.next = step + 1;
+                (self.next, self.posted) = (step + 1, 0);
                 return Begin::Same;
             }
         };
@@ -220,6 +225,15 @@ impl Participant {
             (Stage::Promised | Stage::Gathered, _) => Begin::Wait { version },
             (Stage::Committed, true) => Begin::Gather(due.view.clone()),
             (Stage::Committed, false) | (Stage::Entered, _) => self.enter(step, out),
+        }
+    }
+
+    /// The caller posts an operation that all workers take part in, each in one as this or in the same. Whoever has said that
+    /// it goes no further never will: it is not waited for.
+    pub fn post(&mut self, out: &mut Vec<ToRegistrar>) {
+        self.posted += 1;
+        if self.fate == Fate::Working && self.goes_beyond_others(self.place()) {
+            self.ask_onward(self.place(), out);
         }
     }
 
@@ -318,13 +332,13 @@ impl Participant {
             }
             ToParticipant::Without { view } => self.go_on_in(view, out),
             ToParticipant::Latest { view, since } => self.catch_up(view, since, out),
-            ToParticipant::Finished { worker, step } => {
+            ToParticipant::Finished { worker, at } => {
                 self.finished.retain(|(other, _)| *other != worker);
                 if self.view.rank_of(worker).is_some() || self.pending.is_some() {
-                    self.finished.push((worker, step));
+                    self.finished.push((worker, at));
                 }
-                if self.next > step && self.fate == Fate::Working {
-                    self.ask_onward(self.next - 1, out);
+                if self.place() > at && self.fate == Fate::Working {
+                    self.ask_onward(self.place(), out);
                 }
                 Heard::Nothing
             }
@@ -341,13 +355,13 @@ impl Participant {
         }
     }
 
-    /// No further step is begun: what to say. In an elastic job the worker stays until it
+    /// No further step is begun, and nothing more is posted: what to say. In an elastic job the worker stays until it
     /// [is dismissed](Participant::is_dismissed), for others may need what it has.
     pub fn leave(&mut self) -> ToRegistrar {
         if self.fate == Fate::Working {
             self.fate = Fate::Finished;
         }
-        ToRegistrar::Leave { next: self.next }
+        ToRegistrar::Leave { posted: self.posted, next: self.next }
     }
 
     /// The registrar is gone. A proposal that is undecided stays so.
@@ -361,7 +375,7 @@ impl Participant {
         self.connected = true;
         // Nobody may have heard it.
         self.onward = None;
-        let finished = self.fate == Fate::Finished;
+        let finished = (self.fate == Fate::Finished).then_some(self.posted);
         let version = self.successor.as_ref().unwrap_or(&self.view).version;
         out.push(ToRegistrar::Resume { version, finished, next: self.next });
     }
@@ -370,17 +384,20 @@ impl Participant {
         self.view.membership == Membership::Fixed
     }
 
-    fn goes_beyond_others(&self, step: u64) -> bool {
-        let ends = |(worker, first): &(WorkerId, u64)| {
-            *first <= step && self.view.rank_of(*worker).is_some()
-        };
+    fn place(&self) -> Place {
+        Place { next: self.next, posted: self.posted }
+    }
+
+    fn goes_beyond_others(&self, to: Place) -> bool {
+        let ends =
+            |(worker, at): &(WorkerId, Place)| *at < to && self.view.rank_of(*worker).is_some();
         self.finished.iter().any(ends)
     }
 
-    fn ask_onward(&mut self, step: u64, out: &mut Vec<ToRegistrar>) {
-        if self.onward.is_none_or(|asked| asked < step) {
-            self.onward = Some(step);
-            out.push(ToRegistrar::Onward { step, next: self.next });
+    fn ask_onward(&mut self, to: Place, out: &mut Vec<ToRegistrar>) {
+        if self.onward.is_none_or(|asked| asked < to) {
+            self.onward = Some(to);
+            out.push(ToRegistrar::Onward { to, next: self.next });
         }
     }
 
@@ -388,7 +405,7 @@ impl Participant {
         let Some(Pending { view, .. }) = self.pending.take() else {
             return Begin::Wait { version: self.view.version };
         };
-        self.next = step + 1;
+        (self.next, self.posted) = (step + 1, 0);
         self.put_in_force(view.clone(), out);
         if self.fate == Fate::Removed { Begin::Removed } else { Begin::Enter(view) }
     }
@@ -481,6 +498,11 @@ impl Participant {
         self.pending = Some(Pending { ballot, step, view, of_members, stage });
         true
     }
+}
+
+/// Where a worker is that has begun this step.
+fn after(step: u64) -> Place {
+    Place { next: step + 1, posted: 0 }
 }
 
 #[cfg(test)]
@@ -584,6 +606,29 @@ mod tests {
         committed.disconnect();
         assert!(matches!(committed.begin(2, &mut said), Begin::Enter(_)));
         assert_eq!(committed.begin(3, &mut said), Begin::Same);
+    }
+
+    #[test]
+    fn who_goes_no_further_is_not_waited_for_by_whoever_posts_what_it_never_will() {
+        let (mut worker, mut said) = participant();
+        worker.begin(3, &mut said);
+        worker.post(&mut said);
+        // The other has posted as much, and is merely done earlier.
+        let at = |posted| Place { next: 4, posted };
+        let finished = |posted| ToParticipant::Finished { worker: WorkerId(1), at: at(posted) };
+        worker.hear(finished(1), &mut said);
+        assert_eq!(said, []);
+        worker.post(&mut said);
+        let onward = |posted| ToRegistrar::Onward { to: at(posted), next: 4 };
+        assert_eq!(said, [onward(2)]);
+
+        // It may also be heard when others wait already.
+        let (mut waiting, mut said) = participant();
+        waiting.begin(3, &mut said);
+        waiting.post(&mut said);
+        waiting.hear(finished(0), &mut said);
+        assert_eq!(said, [onward(1)]);
+        let ToRegistrar::Leave { posted: 1, next: 4 } = waiting.leave() else { panic!() };
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod members;
 pub use members::Limits;
 
 use super::{
-    ATTEMPTS, Agreed, Ballot, Change, MAXIMUM_STEP, Objection, ToParticipant, ToRegistrar,
+    ATTEMPTS, Agreed, Ballot, Change, MAXIMUM_STEP, Objection, Place, ToParticipant, ToRegistrar,
 };
 use members::Gathering;
 use paceline_job::{Measured, Membership, Rank, Topology, View, ViewVersion, Worker, WorkerId};
@@ -91,13 +91,18 @@ struct Standing {
     proposal: u64,
     /// Whether it has been heard of since this registrar began.
     present: bool,
-    /// Whether it begins no further step.
-    finished: bool,
+    /// Whether it begins no further step; then, how many operations it has posted in its last.
+    finished: Option<u64>,
 }
 
 impl Standing {
     fn new(next: u64, in_force: ViewVersion) -> Standing {
-        Standing { next, in_force, proposal: 0, present: true, finished: false }
+        Standing { next, in_force, proposal: 0, present: true, finished: None }
+    }
+
+    /// As far as is known, unless it has finished: then that is where it ends.
+    fn place(&self) -> Place {
+        Place { next: self.next, posted: self.finished.unwrap_or(0) }
     }
 }
 
@@ -263,15 +268,15 @@ impl Registrar {
                     self.take_next(out);
                 }
             }
-            ToRegistrar::Leave { .. } => {
+            ToRegistrar::Leave { posted, .. } => {
                 let next = standing.next;
                 match self.view.membership {
                     Membership::Fixed => self.leave(from, next, out),
-                    Membership::Elastic => self.finished(from, out),
+                    Membership::Elastic => self.finished(from, posted, out),
                 }
             }
             ToRegistrar::Lost { worker, version, .. } => self.accused(from, worker, version, out),
-            ToRegistrar::Onward { step, .. } => self.go_beyond(step, out),
+            ToRegistrar::Onward { to, .. } => self.go_beyond(to, out),
             ToRegistrar::Resume { version, finished, .. } => {
                 self.resumed(from, version, finished, out);
             }
@@ -331,7 +336,8 @@ impl Registrar {
             return;
         }
         let settled = |standing: &Standing| {
-            standing.present && (standing.finished || standing.in_force == self.view.version)
+            standing.present
+                && (standing.finished.is_some() || standing.in_force == self.view.version)
         };
         let busy = self.attempt.is_some() || self.gathering.is_some() || self.dissolved;
         if !self.ready || busy || !self.workers.values().all(settled) {
@@ -583,7 +589,7 @@ mod tests {
         let (mut registrar, mut said) = registrar(3);
         registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
         promise_all(&mut registrar, &[0, 1], &mut said);
-        registrar.hear(WorkerId(2), ToRegistrar::Leave { next: 1 }, &mut said);
+        registrar.hear(WorkerId(2), ToRegistrar::Leave { posted: 0, next: 1 }, &mut said);
         registrar.gone(WorkerId(2), &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));
         assert!(!said.iter().any(|summons| summons.to == WorkerId(2)
@@ -595,7 +601,7 @@ mod tests {
             &mut said,
         );
         registrar.hear(WorkerId(1), propose(1, 2, settings(9), 5), &mut said);
-        registrar.hear(WorkerId(0), ToRegistrar::Leave { next: 50 }, &mut said);
+        registrar.hear(WorkerId(0), ToRegistrar::Leave { posted: 0, next: 50 }, &mut said);
         registrar.gone(WorkerId(0), &mut said);
         registrar.hear(
             WorkerId(1),
@@ -611,7 +617,7 @@ mod tests {
     fn a_worker_that_leaves_beyond_the_step_has_as_good_as_refused_it() {
         let (mut registrar, mut said) = registrar(2);
         registrar.hear(WorkerId(0), propose(1, 1, settings(8), 0), &mut said);
-        registrar.hear(WorkerId(1), ToRegistrar::Leave { next: 30 }, &mut said);
+        registrar.hear(WorkerId(1), ToRegistrar::Leave { posted: 0, next: 30 }, &mut said);
         assert_eq!(prepared(&said).1, 31);
         promise_all(&mut registrar, &[0], &mut said);
         assert_eq!(registrar.view().version, ViewVersion(2));

@@ -2,7 +2,7 @@
 //! coordinator was away. All of it is about elastic jobs.
 
 use super::{Attempt, Proposal, Registrar, Standing, Summons};
-use crate::agreement::{Agreed, Ballot, Change, MEMBERS_AT_ONCE, Objection, ToParticipant};
+use crate::agreement::{Agreed, Ballot, Change, MEMBERS_AT_ONCE, Objection, Place, ToParticipant};
 use paceline_job::{View, ViewVersion, Worker, WorkerId};
 
 /// How many workers an elastic job may have.
@@ -151,7 +151,7 @@ impl Registrar {
 
     /// Whether workers begin no further step: nobody comes any more.
     pub fn is_ending(&self) -> bool {
-        self.workers.values().any(|standing| standing.finished)
+        self.workers.values().any(|standing| standing.finished.is_some())
     }
 
     /// Who asks to join, in the order they came.
@@ -271,7 +271,7 @@ impl Registrar {
             }
             return self.take_next(out);
         }
-        if self.workers.values().all(|standing| standing.finished) {
+        if self.workers.values().all(|standing| standing.finished.is_some()) {
             // All have been dismissed.
             self.remove(id);
         } else if self.is_alone(id) {
@@ -333,29 +333,32 @@ impl Registrar {
         self.take_next(out);
     }
 
-    /// A worker begins no further step. It stays until all are done, or the others go on without it.
-    pub(super) fn finished(&mut self, id: WorkerId, out: &mut Vec<Summons>) {
+    /// A worker begins no further step, and has posted so many operations in its last. It stays until all are done, or the
+    /// others go on without it.
+    pub(super) fn finished(&mut self, id: WorkerId, posted: u64, out: &mut Vec<Summons>) {
         let Some(standing) = self.workers.get_mut(&id) else { return };
-        if std::mem::replace(&mut standing.finished, true) {
+        if standing.finished.replace(posted).is_some() {
             return;
         }
-        let step = standing.next;
+        let at = standing.place();
         // It will not gather.
         let of_members = self.attempt.as_ref().is_some_and(|it| it.proposal.change.is_of_members());
         if of_members || self.gathering.is_some() {
             self.abandon(out);
         }
-        self.tell_all(&ToParticipant::Finished { worker: id, step }, out);
-        if self.workers.values().any(|other| other.next > step) {
-            return self.go_beyond(step, out);
+        self.tell_all(&ToParticipant::Finished { worker: id, at }, out);
+        let farthest = self.workers.values().map(Standing::place).max();
+        if let Some(to) = farthest.filter(|to| *to > at) {
+            return self.go_beyond(to, out);
         }
         self.dismiss_if_all_finished(out);
         self.take_next(out);
     }
 
-    /// Somebody takes a step that others are not going to take: it is taken without them.
-    pub(super) fn go_beyond(&mut self, step: u64, out: &mut Vec<Summons>) {
-        let done = self.workers.iter().filter(|(_, it)| it.finished && it.next <= step);
+    /// Somebody goes farther than others are going to: it goes there without them.
+    pub(super) fn go_beyond(&mut self, to: Place, out: &mut Vec<Summons>) {
+        let ends_before = |it: &Standing| it.finished.is_some() && it.place() < to;
+        let done = self.workers.iter().filter(|(_, it)| ends_before(it));
         let done: Vec<WorkerId> = done.map(|(id, _)| *id).collect();
         if !done.is_empty() {
             self.go_on_without(&done, out);
@@ -363,7 +366,7 @@ impl Registrar {
     }
 
     fn dismiss_if_all_finished(&mut self, out: &mut Vec<Summons>) {
-        if self.workers.values().all(|standing| standing.finished) {
+        if self.workers.values().all(|standing| standing.finished.is_some()) {
             self.tell_all(&ToParticipant::Dismissed, out);
         }
     }
@@ -393,7 +396,7 @@ impl Registrar {
         &mut self,
         id: WorkerId,
         version: ViewVersion,
-        finished: bool,
+        finished: Option<u64>,
         out: &mut Vec<Summons>,
     ) {
         let Some(standing) = self.workers.get_mut(&id) else { return };
@@ -401,13 +404,13 @@ impl Registrar {
         standing.in_force = version.min(self.view.version);
         out.push(Summons { to: id, message: self.latest() });
         for (other, standing) in &self.workers {
-            if standing.finished {
-                let (worker, step) = (*other, standing.next);
-                out.push(Summons { to: id, message: ToParticipant::Finished { worker, step } });
+            if standing.finished.is_some() {
+                let (worker, at) = (*other, standing.place());
+                out.push(Summons { to: id, message: ToParticipant::Finished { worker, at } });
             }
         }
-        if finished {
-            self.finished(id, out);
+        if let Some(posted) = finished {
+            self.finished(id, posted, out);
         }
         self.take_next(out);
     }
