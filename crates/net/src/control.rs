@@ -3,10 +3,8 @@
 //! this file knows nothing of the engine.
 
 mod comeback;
-mod heartbeat;
 
 pub(crate) use comeback::{Comeback, WayBack};
-use heartbeat::Heartbeat;
 
 use crate::{
     coordinator::{CoordinatorMessage, DECISION_BYTES, Fate, Pace, Sighting, WorkerMessage},
@@ -16,9 +14,12 @@ use crate::{
     runtime::helm::lock,
     watching::Watching,
 };
-use paceline_job::{Rank, View, ViewVersion, WorkerId};
-use paceline_sync::agreement::{
-    Agreed, Ballot, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
+use paceline_job::{Rank, Time, View, ViewVersion, WorkerId};
+use paceline_sync::{
+    agreement::{
+        Agreed, Ballot, Begin, CannotPropose, Change, Heard, Objection, Participant, ToRegistrar,
+    },
+    liveness::Heartbeat,
 };
 use std::{
     fmt,
@@ -528,26 +529,29 @@ impl Desk {
 
     /// The thread: read and write until told to stop or the connection ends.
     fn attend(&self, mut channel: ControlChannel, wakened: &Wakened) -> Option<ControlChannel> {
-        let mut pulse = Heartbeat::new();
+        let began = Instant::now();
+        let now = || Time::ZERO.after(began.elapsed());
+        let mut pulse = Heartbeat::new(now());
+        // Where something that was said before is not written yet, there is no need to say more.
+        let mut unsent = false;
         while !self.stop.load(Ordering::Acquire) {
             wakened.drain();
-            if pulse.is_due() {
+            if pulse.is_due(now()) && !unsent {
                 let pace = self.pace();
                 self.state().remarks.push(WorkerMessage::Alive(pace));
             }
-            let unsent = match self.exchange(&mut channel, &mut pulse) {
-                Ok(unsent) if !self.is_succeeded(&channel, &mut pulse) => unsent,
+            unsent = match self.exchange(&mut channel, &mut pulse) {
+                Ok(unsent) if !(pulse.is_in_doubt(now()) && self.is_succeeded(&channel)) => unsent,
                 _ => {
                     // Whatever it was, nothing more comes of this connection; who needs it is told.
                     channel = self.come_back(wakened)?;
-                    pulse = Heartbeat::new();
+                    (pulse, unsent) = (Heartbeat::new(now()), false);
                     continue;
                 }
             };
-            pulse.held_up = unsent;
             let mut entries =
                 [handshake::entry(wakened, false), handshake::entry(&channel, unsent)];
-            if handshake::wait(&mut entries, Some(pulse.rest())).is_err() {
+            if handshake::wait(&mut entries, Some(pulse.rest(now()))).is_err() {
                 self.disconnect(false);
                 return None;
             }
@@ -561,10 +565,9 @@ impl Desk {
         Pace { step, rate, waits: in_operation || self.waiting.load(Ordering::Relaxed) > 0 }
     }
 
-    /// Whether the coordinator was silent for so long that another may have its seat, and another has.
-    fn is_succeeded(&self, channel: &ControlChannel, pulse: &mut Heartbeat) -> bool {
-        let Some(comeback) = self.comeback.get() else { return false };
-        pulse.is_in_doubt() && comeback.is_elsewhere(&channel.peer())
+    /// Whether another coordinator has the job than the one that this worker is connected with.
+    fn is_succeeded(&self, channel: &ControlChannel) -> bool {
+        self.comeback.get().is_some_and(|comeback| comeback.is_elsewhere(&channel.peer()))
     }
 
     /// Hear all that has come, and send all that is to be sent; whether some of that has to wait.
@@ -648,6 +651,9 @@ impl Desk {
         }
         if participant.is_removed() {
             return sink(News::Apart("the job goes on without this worker".to_string()));
+        }
+        if let Some((left, needed)) = participant.dissolved() {
+            return sink(News::Apart(NetError::Dissolved { left, needed }.to_string()));
         }
         let gathering = participant.gathering();
         sink(News::Gather(gathering.map(|(ballot, _, view)| (ballot, view.clone()))));

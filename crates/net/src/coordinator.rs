@@ -49,7 +49,7 @@ use paceline_job::{
 };
 use paceline_sync::{
     agreement::{Limits, Registrar, Summons, ToRegistrar},
-    liveness::{HEARTBEAT, PATIENCE, Progress as Stride, Vigil},
+    liveness::{HEARTBEAT, PATIENCE, Progress as Stride, Pulse, Vigil},
     survey::Finding,
 };
 use roster::{Roster, Ticket};
@@ -78,7 +78,8 @@ const MESSAGES_AT_ONCE: usize = 1024;
 
 const NOT_ITS_TO_MEASURE: &str = "it measured what was not its to measure";
 
-/// How long workers of a job may take to come back to a coordinator that was restarted. They try several times a second.
+/// How long workers of a job may take to come back to a coordinator that was restarted, while it is awake itself. They try several
+/// times a second.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What a coordinator needs to know.
@@ -241,7 +242,7 @@ impl Coordinator {
                 None => Phase::Gathering,
             },
             deadline: Deadline::after(config.join_timeout),
-            grace: registrar.is_some().then(|| Deadline::after(GRACE)),
+            grace: None,
             members: Vec::new(),
             began: Instant::now(),
             vigil: Vigil::new(config.patience, Time::ZERO),
@@ -373,8 +374,8 @@ struct Service {
     registrar: Option<Registrar>,
     audience: Audience,
     notes: Notes,
-    /// Until then those who are absent may come back.
-    grace: Option<Deadline>,
+    /// Since when those who are absent are waited for.
+    grace: Option<Pulse>,
     census: Census,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,
@@ -403,9 +404,9 @@ impl Service {
                     .map(|member| handshake::entry(&member.channel, member.channel.has_outgoing())),
             );
             let gathering = matches!(self.phase, Phase::Gathering).then_some(self.deadline);
-            let deadlines = [gathering, self.grace].into_iter().flatten();
-            let limits = deadlines.map(|it| it.remaining()).chain(self.notes.due());
-            let watching = self.members.iter().any(|member| member.stride.is_some());
+            let limits = gathering.map(|it| it.remaining()).into_iter().chain(self.notes.due());
+            let watching =
+                self.grace.is_some() || self.members.iter().any(|it| it.stride.is_some());
             let limit = limits.chain(watching.then_some(HEARTBEAT)).min();
             if let Err(error) = handshake::wait(&mut entries, limit) {
                 self.config.log.line(&format!("coordinator stops: {error}"));
@@ -523,7 +524,7 @@ impl Service {
         let absent = self.registrar.as_ref().map_or_else(Vec::new, Registrar::absent);
         if absent.is_empty() {
             self.grace = None;
-        } else if self.grace.get_or_insert_with(|| Deadline::after(GRACE)).remaining().is_zero() {
+        } else if self.vigil.silence(*self.grace.get_or_insert(self.vigil.pulse())) > GRACE {
             for worker in &absent {
                 let number = worker.0;
                 let text = format!("worker with the number {number} did not come back");

@@ -18,8 +18,7 @@ fn worker_of_an_elastic_job() {
     elastic_support::work();
 }
 
-/// Start so many workers, kill some when the first comes to a step, and see that the others end alike.
-fn kill_at(workers: usize, strategy: &str, transport: &str, kills: &[(u64, usize)]) {
+fn begin(workers: usize, strategy: &str) -> (Coordinator, Secret) {
     let secret = Secret::random().unwrap();
     let settings = Settings {
         strategy: StrategyChoice(strategy.to_string()),
@@ -31,8 +30,13 @@ fn kill_at(workers: usize, strategy: &str, transport: &str, kills: &[(u64, usize
         elastic: Some(Limits::default()),
         log: Log::silent(),
         ..CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), workers, secret.clone())
-    })
-    .unwrap();
+    });
+    (coordinator.unwrap(), secret)
+}
+
+/// Start so many workers, kill some when the first comes to a step, and see that the others end alike.
+fn kill_at(workers: usize, strategy: &str, transport: &str, kills: &[(u64, usize)]) {
+    let (coordinator, secret) = begin(workers, strategy);
     let address = coordinator.address().to_string();
     let mut processes: Vec<Option<Process>> = (0..workers)
         .map(|_| Some(Process::worker(&address, &secret, transport, Duration::ZERO)))
@@ -59,4 +63,19 @@ fn workers_go_on_without_one_that_is_killed_over_tcp() {
 #[test]
 fn workers_go_on_without_one_after_the_other() {
     kill_at(4, "double_tree", "tcp", &[(10, 3), (11, 1), (30, 2)]);
+}
+
+#[test]
+fn workers_go_on_without_one_whose_program_ends_in_a_step_that_they_take() {
+    let (coordinator, secret) = begin(3, "ring");
+    let address = coordinator.address().to_string();
+    let start = |variables: &[(&str, &str)]| {
+        let usual = [("JOB_TRANSPORT", "auto"), ("JOB_PACE", "0")];
+        let variables: Vec<_> = usual.into_iter().chain(variables.iter().copied()).collect();
+        Process::start("worker_of_an_elastic_job", &address, &secret, &variables)
+    };
+    let mut others = [start(&[]), start(&[])];
+    let mut ends = start(&[("JOB_ENDS_IN", "7")]);
+    assert!(ends.read_until("ended").is_some(), "{:?}", ends.said);
+    see_equal_ends(others.iter_mut(), 2);
 }

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let mut sum = Ledger::default();
     let watched = std::io::stderr().is_terminal();
     for seed in first..first + count {
-        let conditions = Conditions::draw(&mut Random::new(seed)).any_mode(seed);
+        let conditions = Conditions::draw(&mut Random::new(seed)).anything(seed);
         match play(conditions.clone(), seed) {
             Ok(run) => sum.add(&run),
             Err(complaint) => {

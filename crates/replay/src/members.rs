@@ -6,8 +6,10 @@
 
 mod actor;
 mod conditions;
+mod halves;
 mod ledger;
 mod memory;
+mod silence;
 
 pub use conditions::{Conditions, Mode};
 pub use ledger::Ledger;
@@ -15,10 +17,10 @@ pub use ledger::Ledger;
 use crate::timeline::Timeline;
 use actor::{Actor, Envelope, Outbox, Told};
 use conditions::Trouble;
+use halves::Island;
 use paceline_job::{Membership, Random, Time, View, WorkerId};
-use paceline_sync::agreement::{
-    Change, Limits, Minutes, Registrar, Summons, ToParticipant, ToRegistrar,
-};
+use paceline_sync::agreement::{Change, Minutes, Registrar, Summons, ToParticipant, ToRegistrar};
+use silence::Silence;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A message or a moment.
@@ -40,6 +42,20 @@ enum Happening {
     Reconnect(WorkerId),
     /// The coordinator of this term waits no longer for those who have not come back.
     Roll(u32),
+    /// A worker's thread for the coordinator's line wakes up.
+    Beat(WorkerId),
+    /// The coordinator of this term hears that a worker lives.
+    Alive(WorkerId, u32),
+    /// A worker hears that the coordinator of this term does.
+    Echo(WorkerId, u32),
+    /// The coordinator of this term looks who was not heard.
+    Look(u32),
+    /// A worker that was stopped, or the coordinator if it is nobody, goes on.
+    GoesOn(Option<WorkerId>),
+    /// The coordinator of this term, which is stopped, loses its seat.
+    Elect(u32),
+    /// Those who were cut off are connected again.
+    Heals,
 }
 
 /// A run.
@@ -64,6 +80,8 @@ struct Run {
     first_steps: BTreeMap<WorkerId, u64>,
     /// How many workers there are to be, while there are more.
     wanted: Option<usize>,
+    silence: Silence,
+    island: Island,
     ledger: Ledger,
 }
 
@@ -103,6 +121,8 @@ impl Run {
             cut: Vec::new(),
             first_steps: BTreeMap::new(),
             wanted: None,
+            silence: Silence::new(),
+            island: Island::default(),
             ledger: Ledger::new(conditions.mode),
             conditions,
         }
@@ -138,6 +158,7 @@ impl Run {
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), String> {
+        let Some(happening) = self.waits(happening) else { return Ok(()) };
         match happening {
             Happening::Actor(id, told) => self.act(id, |actor, _| actor.told(told)),
             Happening::Told(id, term, message) => {
@@ -147,7 +168,7 @@ impl Run {
                 self.act(id, |actor, _| actor.hear(message))
             }
             Happening::Answered(id, term, message) => {
-                if self.lines.get(&id) == Some(&term) {
+                if self.lines.get(&id) == Some(&term) && self.term == term {
                     self.register(|registrar, out| registrar.hear(id, message, out))?;
                 }
                 Ok(())
@@ -181,11 +202,31 @@ impl Run {
             }
             Happening::CoordinatorReturns => {
                 self.ledger.restarts += 1;
-                self.term += 1;
-                self.registrar = Some(Registrar::restore(self.minutes.clone(), Limits::default()));
-                self.wait_for_absent();
+                self.take_seat();
                 Ok(())
             }
+            Happening::Beat(id) => {
+                self.beat(id);
+                Ok(())
+            }
+            Happening::Alive(id, term) => {
+                self.hear_heartbeat(id, term);
+                Ok(())
+            }
+            Happening::Echo(id, term) => {
+                self.hear_coordinator(id, term);
+                Ok(())
+            }
+            Happening::Look(term) => self.look(term),
+            Happening::GoesOn(whom) => {
+                self.goes_on(whom);
+                Ok(())
+            }
+            Happening::Elect(term) => {
+                self.elect(term);
+                Ok(())
+            }
+            Happening::Heals => self.heal(),
             Happening::Trouble(trouble) => self.trouble(trouble),
         }
     }
@@ -193,6 +234,13 @@ impl Run {
     fn trouble(&mut self, trouble: Trouble) -> Result<(), String> {
         let alive = self.working();
         if alive.is_empty() {
+            return Ok(());
+        }
+        if let Some(at) = self.coordinator_goes_on()
+            && matches!(trouble, Trouble::Join | Trouble::Resize(_))
+        {
+            // It takes a coordinator that listens.
+            self.at(at, Happening::Trouble(trouble));
             return Ok(());
         }
         match trouble {
@@ -208,11 +256,7 @@ impl Run {
                     let one = alive[lot as usize % alive.len()];
                     let two = alive[other as usize % alive.len()];
                     if one != two {
-                        self.cut.push((one, two));
-                        for (id, peer) in [(one, two), (two, one)] {
-                            let after = self.delay();
-                            self.later(after, Happening::Actor(id, Told::Lost(peer)));
-                        }
+                        self.part(one, two);
                     }
                 }
             }
@@ -222,12 +266,13 @@ impl Run {
                 }
             }
             Trouble::Leave(lot) => {
-                let (by, who) = (alive[0], alive[lot as usize % alive.len()]);
+                let Some(by) = self.awake(&alive) else { return Ok(()) };
+                let who = alive[lot as usize % alive.len()];
                 let change = Change::Members { leave: vec![who], join: Vec::new() };
                 return self.act(by, |actor, _| actor.propose(change));
             }
             Trouble::Settings(settings) => {
-                let by = alive[0];
+                let Some(by) = self.awake(&alive) else { return Ok(()) };
                 return self.act(by, |actor, _| actor.propose(Change::Settings(settings)));
             }
             Trouble::Join => {
@@ -244,8 +289,12 @@ impl Run {
                     let actor = Actor::newcomer(id, job, self.conditions.clone(), &mut self.random);
                     self.actors.insert(id, actor);
                     self.lines.insert(id, self.term);
+                    self.begin_heartbeats(id);
+                    self.part_from_island(id);
                 }
             }
+            Trouble::Stop(whom, lasts) => self.stop(&whom, lasts),
+            Trouble::Halves { lot, cut_off, lasts } => self.fall_apart(lot, cut_off, lasts),
             Trouble::Resize(fewer) => {
                 let size = self.minutes.view.size() as u64;
                 let wanted = size.saturating_sub(fewer).max(1) as usize;
@@ -260,6 +309,7 @@ impl Run {
                 // What was wished for is not written down.
                 self.wanted = None;
                 if self.registrar.take().is_some() {
+                    self.goes_on(None);
                     let ids: Vec<WorkerId> = self.lines.keys().copied().collect();
                     for id in ids {
                         let after = self.delay();
@@ -278,6 +328,11 @@ impl Run {
     fn working(&self) -> Vec<WorkerId> {
         let alive = self.actors.iter().filter(|(_, actor)| actor.is_working());
         alive.map(|(id, _)| *id).collect()
+    }
+
+    /// Somebody who is not stopped.
+    fn awake(&self, alive: &[WorkerId]) -> Option<WorkerId> {
+        alive.iter().copied().find(|id| !self.is_stopped(Some(*id)))
     }
 
     fn end_process(&mut self, id: WorkerId) {
@@ -312,6 +367,16 @@ impl Run {
         if self.lines.contains_key(&id) || !self.actors.contains_key(&id) {
             return Ok(());
         }
+        let reachable_at = match self.is_cut_off(id) {
+            // Never.
+            Some(None) => return Ok(()),
+            Some(heals) => heals,
+            None => self.coordinator_goes_on(),
+        };
+        if let Some(at) = reachable_at {
+            self.at(at, Happening::Reconnect(id));
+            return Ok(());
+        }
         let Some(registrar) = &self.registrar else {
             let pause = self.delay();
             self.later(pause, Happening::Reconnect(id));
@@ -324,14 +389,19 @@ impl Run {
             return Ok(());
         }
         self.lines.insert(id, self.term);
+        self.begin_heartbeats(id);
         self.act(id, |actor, _| actor.reconnected())
     }
 
     /// Those who do not come back are gone.
     fn wait_for_absent(&mut self) {
         if self.registrar.as_ref().is_some_and(|registrar| !registrar.absent().is_empty()) {
-            self.later(20 * self.conditions.delay, Happening::Roll(self.term));
+            self.later(self.grace(), Happening::Roll(self.term));
         }
+    }
+
+    fn grace(&self) -> u64 {
+        20 * self.conditions.delay
     }
 
     fn register(
@@ -345,7 +415,7 @@ impl Run {
         let before = std::mem::replace(&mut self.minutes, registrar.minutes());
         self.see_whether_wish_holds(&before)?;
         for Summons { to, message } in out {
-            if let Some(term) = self.lines.get(&to).copied() {
+            if let Some(term) = self.lines.get(&to).copied().filter(|term| *term == self.term) {
                 let at = self.in_order(to, false);
                 self.at(at, Happening::Told(to, term, message));
             }
@@ -417,9 +487,10 @@ impl Run {
     }
 
     fn end(mut self) -> Result<Ledger, String> {
+        self.see_standstill()?;
         for (id, actor) in &self.actors {
             // A newcomer may come when all are done.
-            if actor.is_working() {
+            if actor.is_working() && self.is_cut_off(*id).is_none() {
                 return Err(format!("worker {id} waits for ever: {}", actor.describe()));
             }
         }

@@ -44,6 +44,11 @@ pub fn work() {
         let began = Instant::now();
         let view = told(worker.begin_step(step));
         println!("step {step} of {} with {}", worker.rank(), view.size());
+        if std::env::var("JOB_ENDS_IN").is_ok_and(|at| at == step.to_string()) {
+            // The others wait in this step for what it does not post.
+            drop(worker);
+            return println!("ended");
+        }
         let seed = view.workers[worker.rank().index()].id.0 as f32 + step as f32;
         let mut gradients: Vec<Vec<f32>> = TENSORS
             .iter()

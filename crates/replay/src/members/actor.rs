@@ -202,6 +202,15 @@ impl Actor {
         actor
     }
 
+    pub(super) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// In force.
+    pub(super) fn view(&self) -> &Arc<View> {
+        self.participant.view()
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.doing == Doing::Over
     }
@@ -389,7 +398,7 @@ impl Actor {
                 self.start_engine(view);
                 continue;
             }
-            if self.participant.is_removed() {
+            if self.participant.is_removed() || self.participant.dissolved().is_some() {
                 ledger.lost += 1;
                 self.doing = Doing::Over;
                 return Ok(());
@@ -436,9 +445,9 @@ impl Actor {
                 let values = self.memory.give_back(ticket);
                 match self.uses.remove(&ticket) {
                     Some(Use::Tensor(step, tensor)) => {
-                        let samples = match self.conditions.mode {
-                            Mode::Pairs | Mode::Local(_) => 0..step + 1,
-                            Mode::Synchronous | Mode::Groups => step..step + 1,
+                        let samples = match self.conditions.mode.is_apart() {
+                            true => 0..step + 1,
+                            false => step..step + 1,
                         };
                         let adds = self.listened_in != Some(step);
                         ledger.result(self.id, step, tensor, &values, (samples, adds))?;
@@ -514,13 +523,13 @@ impl Actor {
         let others: Vec<Rank> = others.into_iter().map(|(rank, _)| rank).collect();
         let listeners = known.workers_at(&others);
         self.doing = match self.conditions.mode {
-            Mode::Pairs | Mode::Local(_) => {
+            mode if mode.is_apart() => {
                 self.keeper.listen(listeners);
                 Doing::Levelling(0)
             }
             // Nobody has it, or somebody was lost just now: all stand still.
             _ if senders.is_empty() || !self.conditions.listens => Doing::Sharing(0),
-            Mode::Synchronous | Mode::Groups => {
+            _ => {
                 self.keeper.listen(listeners);
                 ledger.listened += usize::from(!self.has_state);
                 self.listened_in = (!self.has_state).then_some(self.step);
@@ -630,7 +639,7 @@ impl Actor {
                     Mode::Synchronous if self.conditions.listens => ReduceOp::Average,
                     Mode::Synchronous => ReduceOp::Sum,
                     Mode::Groups | Mode::Pairs => ReduceOp::Mix,
-                    Mode::Local(_) => ReduceOp::Average,
+                    Mode::Local(_) | Mode::Averaging => ReduceOp::Average,
                 },
                 Use::Copy(..) => ReduceOp::Average,
                 Use::State | Use::Piece | Use::Roll | Use::Lacking => ReduceOp::Sum,

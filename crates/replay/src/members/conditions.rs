@@ -1,6 +1,8 @@
 //! What a run of membership may meet, drawn from its seed.
 
 use super::ledger::MOST_WORKERS;
+use std::time::Duration;
+
 use paceline_job::{ByteSize, Random, Settings, StrategyChoice, WorkerId};
 
 /// See the file's first paragraph.
@@ -40,6 +42,14 @@ pub struct Conditions {
     pub resizes: u32,
     /// Workers, beginning with the first, whose programs end in the middle of one of the last steps.
     pub ends: u32,
+    /// Times that a worker, the coordinator or everybody is stopped for seconds, and goes on.
+    pub stops: u32,
+    /// The longest stop, in seconds.
+    pub longest_stop: u64,
+    /// Whether another takes the place of a coordinator that is stopped, as where the job's seat is in etcd.
+    pub elects: bool,
+    /// Times that the network falls into two halves.
+    pub halves: u32,
 }
 
 /// How workers stay together.
@@ -54,12 +64,14 @@ pub enum Mode {
     Pairs,
     /// Tensors are averaged by all every so many steps.
     Local(u64),
+    /// Tensors are averaged by all in every step, and used a step later.
+    Averaging,
 }
 
 impl Mode {
     /// Whether samples count when something holds a worker's copy.
     pub(super) fn is_apart(self) -> bool {
-        matches!(self, Mode::Pairs | Mode::Local(_))
+        matches!(self, Mode::Pairs | Mode::Local(_) | Mode::Averaging)
     }
 }
 
@@ -75,6 +87,21 @@ pub(super) enum Trouble {
     /// So many less, as far as some are left.
     Resize(u64),
     CoordinatorDies,
+    Stop(Whom, Duration),
+    /// Links between two halves are cut, for ever or for so long; one half may not reach the coordinator either.
+    Halves {
+        lot: u64,
+        cut_off: bool,
+        lasts: Option<u64>,
+    },
+}
+
+/// Who is stopped.
+#[derive(Clone, Debug)]
+pub(super) enum Whom {
+    Worker(u64),
+    Coordinator,
+    Everybody,
 }
 
 impl Conditions {
@@ -101,6 +128,10 @@ impl Conditions {
             changes: few(random, 2) as u32,
             resizes: 0,
             ends: 0,
+            stops: 0,
+            longest_stop: 45,
+            elects: false,
+            halves: 0,
         }
     }
 
@@ -109,14 +140,30 @@ impl Conditions {
         Conditions { mode: Mode::Groups, settings: settings(random, &MIXING), ..self }
     }
 
-    /// The same in any mode, with newcomers that listen, or with wishes for fewer workers, by the seed.
-    pub fn any_mode(self, seed: u64) -> Conditions {
-        match seed % 8 {
+    /// The same where workers average in every step.
+    pub fn averaging(self) -> Conditions {
+        Conditions { mode: Mode::Averaging, crosses_steps: true, ..self }
+    }
+
+    /// The same in any mode, with newcomers that listen, with wishes for fewer workers, and with whatever else may happen, by the
+    /// seed.
+    pub fn anything(self, seed: u64) -> Conditions {
+        let conditions = match seed % 8 {
             1 => Conditions { mode: Mode::Pairs, ..self },
+            2 => self.averaging(),
             3 => Conditions { mode: Mode::Local(1 + seed / 8 % 4), ..self },
             5 => self.mixing(&mut Random::new(seed)),
+            6 => self,
             7 => Conditions { resizes: 1 + (seed / 8 % 2) as u32, leaves: 0, ..self },
-            _ => Conditions { listens: seed.is_multiple_of(2), ..self },
+            _ => Conditions { listens: true, ..self },
+        };
+        let (few, elects) = (1 + (seed / 128 % 2) as u32, (seed / 256).is_multiple_of(2));
+        match seed / 8 % 8 {
+            1 => Conditions { stops: few, elects, ..conditions },
+            3 => Conditions { halves: few, ..conditions },
+            5 => Conditions { ends: 1 + few, ..conditions },
+            7 => Conditions { stops: few, halves: 1, ends: 1, elects, ..conditions },
+            _ => conditions,
         }
     }
 
@@ -149,6 +196,20 @@ impl Conditions {
         let strategies: &[&str] = if self.mode == Mode::Groups { &MIXING } else { &SUMMING };
         several(random, self.changes, &|random| Trouble::Settings(settings(random, strategies)));
         several(random, self.resizes, &|random| Trouble::Resize(1 + random.below(2)));
+        let longest = 1_000 * self.longest_stop;
+        several(random, self.stops, &|random| {
+            let whom = match random.below(4) {
+                0 => Whom::Coordinator,
+                1 => Whom::Everybody,
+                _ => Whom::Worker(random.bits()),
+            };
+            Trouble::Stop(whom, Duration::from_millis(1 + random.below(longest)))
+        });
+        several(random, self.halves, &|random| Trouble::Halves {
+            lot: random.bits(),
+            cut_off: random.below(3) > 0,
+            lasts: (random.below(2) == 0).then(|| random.below(length)),
+        });
         troubles
     }
 }

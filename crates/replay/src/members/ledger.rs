@@ -80,6 +80,16 @@ pub struct Ledger {
     pub shrunk: usize,
     /// Wishes for fewer workers during which somebody was lost.
     pub shrunk_by_loss: usize,
+    /// Times that somebody was stopped.
+    pub stopped: usize,
+    /// Workers that were lost because they were silent for too long.
+    pub silent: usize,
+    /// Coordinators that took the seat of one that was stopped.
+    pub elected: usize,
+    /// Times that the network fell into two halves.
+    pub halves: usize,
+    /// Workers that could not reach the coordinator and came to a standstill.
+    pub stranded: usize,
     /// The most bytes of results that a worker kept, over the bytes of its parameters, in percent.
     pub retained_percent: usize,
 }
@@ -91,7 +101,8 @@ impl fmt::Display for Ledger {
             "{} workers finished, {} joined, {} were removed; {} changes of the view, {} planned ones met by a worker, {} \
              recoveries, {} tensors with ranges of different contributors, {} listened to a step, to {} the state was sent \
              again, {} samples went back, {} states came from a second worker, {} coordinators restarted, {} wishes for \
-             fewer workers came true by leaving and {} while somebody was lost; results kept: at most {} % of the \
+             fewer workers came true by leaving and {} while somebody was lost; {} were stopped for a while, {} workers lost for their \
+             silence, {} coordinators elected, {} networks fell into halves, {} workers stranded; results kept: at most {} % of the \
              parameters",
             self.finished,
             self.joined,
@@ -107,6 +118,11 @@ impl fmt::Display for Ledger {
             self.restarts,
             self.shrunk,
             self.shrunk_by_loss,
+            self.stopped,
+            self.silent,
+            self.elected,
+            self.halves,
+            self.stranded,
             self.retained_percent,
         )
     }
@@ -135,6 +151,11 @@ impl Ledger {
             (&mut self.sent_again, other.sent_again),
             (&mut self.shrunk, other.shrunk),
             (&mut self.shrunk_by_loss, other.shrunk_by_loss),
+            (&mut self.stopped, other.stopped),
+            (&mut self.silent, other.silent),
+            (&mut self.elected, other.elected),
+            (&mut self.halves, other.halves),
+            (&mut self.stranded, other.stranded),
         ] {
             *sum += count;
         }

@@ -186,6 +186,14 @@ impl Participant {
         self.fate == Fate::Removed
     }
 
+    /// Whether the job does not go on: how many workers are left, and how many it takes.
+    pub fn dissolved(&self) -> Option<(usize, usize)> {
+        match self.fate {
+            Fate::Dissolved { left, needed } => Some((left, needed)),
+            _ => None,
+        }
+    }
+
     /// The view that workers gather for: connect with everybody in it. Known as soon as it is agreed that there is one.
     pub fn gathering(&self) -> Option<(Ballot, u64, &Arc<View>)> {
         let agreed = |it: &&Pending| it.of_members && it.stage >= Stage::Committed;
@@ -337,8 +345,10 @@ impl Participant {
                 if self.view.rank_of(worker).is_some() || self.pending.is_some() {
                     self.finished.push((worker, at));
                 }
-                if self.place() > at && self.fate == Fate::Working {
-                    self.ask_onward(self.place(), out);
+                // What was asked before was perhaps asked of somebody who did not know this.
+                let to = self.onward.take().unwrap_or_default().max(self.place());
+                if to > at && self.fate == Fate::Working {
+                    self.ask_onward(to, out);
                 }
                 Heard::Nothing
             }

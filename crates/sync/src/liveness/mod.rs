@@ -2,8 +2,10 @@
 //! lost heartbeats, which this module is for. Missed progress only makes a worker [slow](Progress::is_slow). Nothing here
 //! sends or reads a clock.
 
+mod heartbeat;
 mod progress;
 
+pub use heartbeat::{Heartbeat, IN_DOUBT};
 pub use progress::Progress;
 
 use paceline_job::Time;
