@@ -25,6 +25,7 @@
 //!
 //! This crate knows nothing of training: what runs on the hosts is any program.
 
+mod background;
 mod check;
 mod error;
 mod interface;
@@ -38,11 +39,12 @@ mod spec;
 mod testbed;
 mod warden;
 
+pub use background::Background;
 pub use check::{CheckReport, CheckedFlow};
 pub use error::{Error, Result};
 pub use measure::{Flow, MeasuredFlow, Throughput};
 pub use paceline_job::script::{LinkChange, Target};
 pub use script::{Script, ScriptEvent};
 pub use shaping::{Shaper, burst_bytes};
-pub use spec::Spec;
+pub use spec::{Seat, Spec};
 pub use testbed::{NAMESPACES_VARIABLE, Testbed, enter_host};

@@ -145,7 +145,7 @@ impl Testbed {
     }
 
     /// Both ends of a connection: the sender's and the receiver's.
-    fn connect(&self, flow: Flow) -> Result<(TcpStream, TcpStream)> {
+    pub(crate) fn connect(&self, flow: Flow) -> Result<(TcpStream, TcpStream)> {
         let Flow { from, to } = flow;
         let fail = || Error::doing(format!("connect host{from} to host{to}"));
         let listener =

@@ -55,6 +55,18 @@ const BURST_SECONDS: f64 = 0.001;
 const MIN_QUEUE_BYTES: f64 = 2.0 * 1024.0 * 1024.0;
 /// The queue of a fast link.
 const QUEUE_SECONDS: f64 = 0.010;
+/// A switch's own: what meets there and does not fit is dropped, so that connections come to share the link.
+const SHALLOW_SECONDS: f64 = 0.020;
+const MIN_SHALLOW_BYTES: f64 = 192.0 * 1024.0;
+
+/// How much waits before a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Whatever flows of so many hosts send.
+    Deep(usize),
+    /// As much as a switch has room for.
+    Shallow,
+}
 
 /// The kernel counts shaping time in ticks of 64 ns (`PSCHED_SHIFT`).
 const TICKS_PER_SECOND: f64 = 1e9 / 64.0;
@@ -79,39 +91,39 @@ const HTB_CEILING64: u16 = 7;
 /// What `htb` lets a class send before the next one's turn. There is one class; this silences a warning.
 const HTB_QUANTUM_BYTES: u32 = 64 * 1024;
 
-/// The requests that shape what leaves `index`, where flows of so many hosts meet, in order.
-pub fn install(shaper: Shaper, index: Index, rate: Rate, hosts: usize) -> Vec<Message> {
+/// The requests that shape what leaves `index`, in order.
+pub fn install(shaper: Shaper, index: Index, rate: Rate, queue: Queue) -> Vec<Message> {
     let replace = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     match shaper {
-        Shaper::Tbf => vec![token_bucket(index, rate, hosts, replace)],
+        Shaper::Tbf => vec![token_bucket(index, rate, queue, replace)],
         Shaper::Htb => {
             // struct tc_htb_glob: version, rate-to-quantum divisor, default class, debug, counter.
             let global = words(&[3, 10, CLASS & 0xffff, 0, 0]);
-            let root = queue(index, SHAPER_HANDLE, ROOT, replace)
+            let root = discipline(index, SHAPER_HANDLE, ROOT, replace)
                 .text(libc::TCA_KIND, Shaper::Htb.name())
                 .nested(libc::TCA_OPTIONS, |options| options.attribute(HTB_INIT, &global));
-            let leaf = queue(index, QUEUE_HANDLE, CLASS, replace)
+            let leaf = discipline(index, QUEUE_HANDLE, CLASS, replace)
                 .text(libc::TCA_KIND, "bfifo")
-                .number(libc::TCA_OPTIONS, queue_bytes(rate, hosts));
+                .number(libc::TCA_OPTIONS, queue_bytes(rate, queue));
             vec![root, class(index, rate), leaf]
         }
     }
 }
 
 /// The requests that change the rate of a shaped interface. What is queued stays queued.
-pub fn change(shaper: Shaper, index: Index, rate: Rate, hosts: usize) -> Vec<Message> {
+pub fn change(shaper: Shaper, index: Index, rate: Rate, queue: Queue) -> Vec<Message> {
     match shaper {
-        Shaper::Tbf => vec![token_bucket(index, rate, hosts, 0)],
+        Shaper::Tbf => vec![token_bucket(index, rate, queue, 0)],
         Shaper::Htb => vec![class(index, rate)],
     }
 }
 
-fn token_bucket(index: Index, rate: Rate, hosts: usize, flags: i32) -> Message {
+fn token_bucket(index: Index, rate: Rate, queue: Queue, flags: i32) -> Message {
     // struct tc_tbf_qopt: rate, peak rate (none), queue limit, burst in ticks, peak burst.
     let mut parameters = rate_specification(rate).to_vec();
     parameters.extend([0; 12]);
-    parameters.extend(words(&[queue_bytes(rate, hosts), burst_ticks(rate), 0]));
-    queue(index, SHAPER_HANDLE, ROOT, flags).text(libc::TCA_KIND, Shaper::Tbf.name()).nested(
+    parameters.extend(words(&[queue_bytes(rate, queue), burst_ticks(rate), 0]));
+    discipline(index, SHAPER_HANDLE, ROOT, flags).text(libc::TCA_KIND, Shaper::Tbf.name()).nested(
         libc::TCA_OPTIONS,
         |options| {
             options
@@ -138,7 +150,7 @@ fn class(index: Index, rate: Rate) -> Message {
         })
 }
 
-fn queue(index: Index, handle: u32, parent: u32, flags: i32) -> Message {
+fn discipline(index: Index, handle: u32, parent: u32, flags: i32) -> Message {
     Message::new(libc::RTM_NEWQDISC, flags, &traffic_header(index, handle, parent))
 }
 
@@ -170,8 +182,12 @@ fn burst_ticks(rate: Rate) -> u32 {
     (f64::from(burst_bytes(rate)) / rate.bytes_per_second() * TICKS_PER_SECOND) as u32
 }
 
-fn queue_bytes(rate: Rate, hosts: usize) -> u32 {
-    (rate.bytes_per_second() * QUEUE_SECONDS).max(hosts as f64 * MIN_QUEUE_BYTES) as u32
+fn queue_bytes(rate: Rate, queue: Queue) -> u32 {
+    let rate = rate.bytes_per_second();
+    match queue {
+        Queue::Deep(hosts) => (rate * QUEUE_SECONDS).max(hosts as f64 * MIN_QUEUE_BYTES) as u32,
+        Queue::Shallow => (rate * SHALLOW_SECONDS).max(MIN_SHALLOW_BYTES) as u32,
+    }
 }
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -190,9 +206,10 @@ mod tests {
     fn slow_links_get_a_burst_that_a_segmented_packet_fits_in() {
         assert_eq!(burst_bytes(rate("100mbit")), 128 * 1024);
         assert_eq!(burst_bytes(rate("10gbit")), 1_250_000);
-        assert_eq!(queue_bytes(rate("100mbit"), 1), 2 * 1024 * 1024);
-        assert_eq!(queue_bytes(rate("100mbit"), 12), 24 * 1024 * 1024);
-        assert_eq!(queue_bytes(rate("10gbit"), 1), 12_500_000);
+        assert_eq!(queue_bytes(rate("100mbit"), Queue::Deep(1)), 2 * 1024 * 1024);
+        assert_eq!(queue_bytes(rate("100mbit"), Queue::Deep(12)), 24 * 1024 * 1024);
+        assert_eq!(queue_bytes(rate("10gbit"), Queue::Deep(1)), 12_500_000);
+        assert_eq!(queue_bytes(rate("100mbit"), Queue::Shallow), 250_000);
     }
 
     #[test]
@@ -204,7 +221,7 @@ mod tests {
 
     #[test]
     fn kernel_structures_have_the_sizes_of_the_kernel() {
-        let bucket = token_bucket(1, rate("1gbit"), 1, 0).finish(0);
+        let bucket = token_bucket(1, rate("1gbit"), Queue::Deep(1), 0).finish(0);
         // Header 16, tcmsg 20, kind 8, options 4, parameters 4 + 36, rate 4 + 8, burst 4 + 4.
         assert_eq!(bucket.len(), 16 + 20 + 8 + 4 + 40 + 12 + 8);
         let class = class(1, rate("1gbit")).finish(0);
@@ -221,8 +238,8 @@ mod tests {
 
     #[test]
     fn changing_a_rate_touches_only_what_holds_it() {
-        assert_eq!(install(Shaper::Htb, 1, rate("1gbit"), 1).len(), 3);
-        assert_eq!(change(Shaper::Htb, 1, rate("1gbit"), 1).len(), 1);
-        assert_eq!(change(Shaper::Tbf, 1, rate("1gbit"), 1).len(), 1);
+        assert_eq!(install(Shaper::Htb, 1, rate("1gbit"), Queue::Deep(1)).len(), 3);
+        assert_eq!(change(Shaper::Htb, 1, rate("1gbit"), Queue::Deep(1)).len(), 1);
+        assert_eq!(change(Shaper::Tbf, 1, rate("1gbit"), Queue::Deep(1)).len(), 1);
     }
 }

@@ -18,6 +18,15 @@ pub(crate) const PREFIX_BITS: u8 = 24;
 /// Below it, one burst would be more than a second; above it, the shapers' arithmetic overflows.
 const RATES: std::ops::RangeInclusive<f64> = 125e3..=125e9;
 
+/// Where somebody else's host is joined to the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// In a rack, beside its hosts.
+    Rack(usize),
+    /// Behind no uplink, where racks meet.
+    Core,
+}
+
 /// A network to build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
@@ -31,6 +40,9 @@ pub struct Spec {
     pub uplink: Option<Rate>,
     /// Hosts whose wire differs.
     pub host_rates: BTreeMap<usize, Rate>,
+    /// Hosts of somebody else, whose traffic meets that of the hosts: their numbers follow those. Their wires hold nobody up:
+    /// they carry as much as all hosts together.
+    pub neighbours: Vec<Seat>,
     /// Which shaper; `None`: the first that the kernel has.
     pub shaper: Option<Shaper>,
     /// TCP congestion control of the hosts; `None`: the kernel's default.
@@ -47,6 +59,7 @@ impl Spec {
             rate,
             uplink: None,
             host_rates: BTreeMap::new(),
+            neighbours: Vec::new(),
             shaper: None,
             congestion: Some("reno".to_string()),
         }
@@ -55,8 +68,8 @@ impl Spec {
     /// Refuse what cannot be built, with the remedy.
     pub fn validate(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Spec(reason));
-        if self.hosts == 0 || self.hosts > MAX_HOSTS {
-            return refuse(format!("{} hosts; there can be 1 to {MAX_HOSTS}", self.hosts));
+        if self.hosts == 0 || self.all_hosts() > MAX_HOSTS {
+            return refuse(format!("{} hosts; there can be 1 to {MAX_HOSTS}", self.all_hosts()));
         }
         if self.racks == 0 || self.racks > self.hosts {
             return refuse(format!(
@@ -73,8 +86,35 @@ impl Spec {
                 self.hosts - 1
             ));
         }
+        for seat in &self.neighbours {
+            match *seat {
+                Seat::Core if self.racks == 1 => {
+                    return refuse("one rack has no core to sit at; ask for two racks".to_string());
+                }
+                Seat::Rack(rack) if rack >= self.racks => {
+                    return refuse(format!(
+                        "a neighbour in rack {rack}, but the racks are 0 to {}",
+                        self.racks - 1
+                    ));
+                }
+                Seat::Core | Seat::Rack(_) => {}
+            }
+        }
         let given = [Some(self.rate), self.uplink].into_iter().flatten();
         given.chain(self.host_rates.values().copied()).try_for_each(validate_rate)
+    }
+
+    /// How many there are with the neighbours.
+    pub fn all_hosts(&self) -> usize {
+        self.hosts + self.neighbours.len()
+    }
+
+    /// Where a host or a neighbour sits.
+    pub(crate) fn seat_of(&self, host: usize) -> Seat {
+        match host.checked_sub(self.hosts).and_then(|number| self.neighbours.get(number)) {
+            Some(seat) => *seat,
+            None => Seat::Rack(self.rack_of(host)),
+        }
     }
 
     /// The rack a host sits in.
@@ -87,7 +127,7 @@ impl Spec {
     /// # Panics
     /// If there is no such host.
     pub fn address(&self, host: usize) -> Ipv4Addr {
-        assert!(host < self.hosts.min(MAX_HOSTS), "host {host} of {}", self.hosts);
+        assert!(host < self.all_hosts().min(MAX_HOSTS), "host {host} of {}", self.all_hosts());
         let [a, b, c] = NETWORK;
         Ipv4Addr::new(a, b, c, host as u8 + 1)
     }
@@ -99,6 +139,9 @@ impl Spec {
     pub fn rate_of(&self, target: Target) -> Result<Rate> {
         self.expect(target)?;
         Ok(match target {
+            Target::Host(host) if host >= self.hosts => {
+                Rate::from_bytes_per_second(self.hosts as f64 * self.rate.bytes_per_second())
+            }
             Target::Host(host) => self.host_rates.get(&host).copied().unwrap_or(self.rate),
             Target::Rack(rack) => self.uplink.unwrap_or_else(|| {
                 let members = (0..self.hosts).filter(|host| self.rack_of(*host) == rack);
@@ -112,7 +155,7 @@ impl Spec {
     /// Refuse a link that this network does not have.
     pub(crate) fn expect(&self, target: Target) -> Result<()> {
         let reason = match target {
-            Target::Host(host) if host >= self.hosts => {
+            Target::Host(host) if host >= self.all_hosts() => {
                 format!("no {target}; the hosts are host0 to host{}", self.hosts - 1)
             }
             Target::Rack(_) if self.racks == 1 => {
@@ -155,6 +198,16 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_sit_where_they_are_put_and_move_no_host() {
+        let spec = Spec { neighbours: vec![Seat::Rack(0), Seat::Core], ..spec(4, 2) };
+        let seats: Vec<Seat> = (0..6).map(|host| spec.seat_of(host)).collect();
+        let [near, far] = [Seat::Rack(0), Seat::Rack(1)];
+        assert_eq!(seats, [near, near, far, far, near, Seat::Core]);
+        assert_eq!(spec.rate_of(Target::Rack(0)).unwrap(), "200mbit".parse().unwrap());
+        assert_eq!(spec.rate_of(Target::Host(5)).unwrap(), "400mbit".parse().unwrap());
+    }
+
+    #[test]
     fn an_uplink_left_out_carries_what_its_hosts_can() {
         let mut spec = spec(4, 2);
         spec.host_rates.insert(3, "20mbit".parse().unwrap());
@@ -176,6 +229,9 @@ mod tests {
         assert!(refusal(Spec { rate: slow, ..spec(2, 1) }).contains("8kbit"));
         let host_rates = BTreeMap::from([(2, "1gbit".parse().unwrap())]);
         assert!(refusal(Spec { host_rates, ..spec(2, 1) }).contains("hosts are 0 to 1"));
+        assert!(refusal(Spec { neighbours: vec![Seat::Core], ..spec(2, 1) }).contains("no core"));
+        let neighbours = vec![Seat::Rack(2)];
+        assert!(refusal(Spec { neighbours, ..spec(2, 2) }).contains("racks are 0 to 1"));
         assert!(spec(250, 250).validate().is_ok());
     }
 }

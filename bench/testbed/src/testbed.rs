@@ -10,8 +10,8 @@ use crate::{
     message::Message,
     namespace::{self, Namespace},
     netlink::Netlink,
-    shaping::{self, Shaper},
-    spec::{PREFIX_BITS, Spec, validate_rate},
+    shaping::{self, Queue, Shaper},
+    spec::{PREFIX_BITS, Seat, Spec, validate_rate},
     warden::Warden,
 };
 use paceline_job::{
@@ -75,7 +75,7 @@ impl Testbed {
     pub fn build(spec: &Spec) -> Result<Testbed> {
         spec.validate()?;
         let fabric = Node::create(quiet_addresses)?;
-        let hosts: Vec<Node> = (0..spec.hosts)
+        let hosts: Vec<Node> = (0..spec.all_hosts())
             .map(|_| Node::create(|| prepare_host(spec.congestion.as_deref())))
             .collect::<Result<_>>()?;
         let namespaces = hosts.iter().chain([&fabric]).map(|node| node.namespace.id()).collect();
@@ -88,7 +88,7 @@ impl Testbed {
             rates: Mutex::new(BTreeMap::new()),
         };
         testbed.build_racks()?;
-        for host in 0..spec.hosts {
+        for host in 0..spec.all_hosts() {
             testbed.join_host(host)?;
         }
         let targets = testbed.targets();
@@ -110,10 +110,10 @@ impl Testbed {
         self.shaper
     }
 
-    /// Every link: the hosts' wires, then the racks' uplinks.
+    /// Every link: the hosts' wires and those of neighbours, then the racks' uplinks.
     pub fn targets(&self) -> Vec<Target> {
         let racks = if self.spec.racks > 1 { self.spec.racks } else { 0 };
-        (0..self.spec.hosts).map(Target::Host).chain((0..racks).map(Target::Rack)).collect()
+        (0..self.spec.all_hosts()).map(Target::Host).chain((0..racks).map(Target::Rack)).collect()
     }
 
     /// Where a host is reached by the others.
@@ -142,9 +142,12 @@ impl Testbed {
     /// [`Error::NoSuchTarget`].
     pub fn rate_between(&self, from: usize, to: usize) -> Result<Rate> {
         let mut way = vec![Target::Host(from), Target::Host(to)];
-        let racks = [from, to].map(|host| self.spec.rack_of(host));
-        if racks[0] != racks[1] {
-            way.extend(racks.map(Target::Rack));
+        let seats = [from, to].map(|host| self.spec.seat_of(host));
+        if seats[0] != seats[1] {
+            way.extend(seats.into_iter().filter_map(|seat| match seat {
+                Seat::Rack(rack) => Some(Target::Rack(rack)),
+                Seat::Core => None,
+            }));
         }
         let rates = way.into_iter().map(|target| self.rate(target));
         let slowest = rates.reduce(|a, b| {
@@ -236,14 +239,17 @@ impl Testbed {
     }
 
     fn join_host(&self, host: usize) -> Result<()> {
-        let doing = format!("join host{host} to its rack");
+        let doing = format!("join host{host} to its switch");
         let node = &self.hosts[host];
         let port = format!("port{host}");
         let near = End { index: PORT_BASE + host as Index, name: &port };
         let far = End { index: HOST_WIRE, name: "eth0" };
-        let rack = RACK_BASE + self.spec.rack_of(host) as Index;
+        let switch = match self.spec.seat_of(host) {
+            Seat::Rack(rack) => RACK_BASE + rack as Index,
+            Seat::Core => CORE,
+        };
         let namespace: RawFd = node.namespace.descriptor();
-        let wire = interface::new_wire(&near, rack, &far, Some(namespace));
+        let wire = interface::new_wire(&near, switch, &far, Some(namespace));
         self.fabric.request_device("veth", &doing, wire)?;
         self.fabric.request(&doing, interface::up(near.index))?;
         node.request(&doing, interface::up(interface::LOOPBACK))?;
@@ -278,24 +284,24 @@ impl Testbed {
         &self,
         target: Target,
         rate: Rate,
-        make: fn(Shaper, Index, Rate, usize) -> Vec<Message>,
+        make: fn(Shaper, Index, Rate, Queue) -> Vec<Message>,
     ) -> Result<()> {
-        // Senders see a full queue of their own wire and wait; what meets in an uplink's would be dropped.
-        let hosts = match target {
-            Target::Host(_) => 1,
-            Target::Rack(_) => self.spec.hosts,
+        // Senders see a full queue of their own wire and wait; what meets in a switch's would be dropped. That slows the job's own
+        // bursts down, so there is room for them; but then connections never share a link evenly, as they are to with others' traffic.
+        let switch = |hosts: usize| match self.spec.neighbours.is_empty() {
+            true => Queue::Deep(hosts),
+            false => Queue::Shallow,
         };
         let ends = match target {
-            Target::Host(host) => {
-                [(&self.hosts[host], HOST_WIRE), (&self.fabric, PORT_BASE + host as Index)]
-            }
-            Target::Rack(rack) => [
-                (&self.fabric, UPLINK_BASE + rack as Index),
-                (&self.fabric, TRUNK_BASE + rack as Index),
+            Target::Host(host) => [
+                (&self.hosts[host], HOST_WIRE, Queue::Deep(1)),
+                (&self.fabric, PORT_BASE + host as Index, switch(1)),
             ],
+            Target::Rack(rack) => [UPLINK_BASE, TRUNK_BASE]
+                .map(|base| (&self.fabric, base + rack as Index, switch(self.spec.hosts))),
         };
-        for (node, index) in ends {
-            for message in make(self.shaper, index, rate, hosts) {
+        for (node, index, queue) in ends {
+            for message in make(self.shaper, index, rate, queue) {
                 node.request(&format!("hold {target} to {rate}"), message)?;
             }
         }

@@ -1,7 +1,7 @@
 //! Claims about real networks: bytes cross them, changes take effect, and nothing of them is left,
 //! however they end. They need root; elsewhere they say so and pass.
 
-use paceline_testbed::{Error, Flow, LinkChange, Spec, Target, Testbed};
+use paceline_testbed::{Error, Flow, LinkChange, Seat, Spec, Target, Testbed};
 use std::{
     collections::BTreeSet,
     fs,
@@ -128,6 +128,21 @@ fn racks_are_joined_and_a_cut_link_carries_nothing_until_it_is_restored() {
     assert_eq!(testbed.rate_between(0, 1).unwrap(), "20mbit".parse().unwrap());
     assert!(crosses().unwrap().flows[0].mbit_per_second > 0.0);
     testbed.set_rate(Target::Rack(2), "20mbit".parse().unwrap()).unwrap_err();
+}
+
+#[test]
+fn neighbours_load_links_beside_the_hosts() {
+    let neighbours = vec![Seat::Rack(1), Seat::Core];
+    let spec = Spec { racks: 2, neighbours, ..spec() };
+    let Some(testbed) = build(&spec) else { return };
+    assert_eq!(testbed.rate_between(2, 3).unwrap(), "100mbit".parse().unwrap());
+    let load = testbed.load((2, 3), "10mbit".parse().unwrap()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while load.carried() < 100_000 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(load.carried() >= 100_000);
+    assert!(testbed.load((0, 4), "10mbit".parse().unwrap()).is_err());
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl NetworkFlags {
         }
         let congestion = (self.congestion != "kernel").then(|| self.congestion.clone());
         let Self { hosts, racks, rate, uplink, .. } = *self;
-        let spec = Spec { hosts, racks, rate, uplink, host_rates, shaper, congestion };
+        let neighbours = Vec::new();
+        let spec = Spec { hosts, racks, rate, uplink, host_rates, neighbours, shaper, congestion };
         spec.validate()?;
         Ok(spec)
     }

@@ -1,6 +1,7 @@
 //! What a strategy loses at the slowest link, at best: pure, from its programs. It knows no measurement.
 
 use paceline_job::{ByteSize, Topology, View};
+use paceline_replay::TCP_OVER_ETHERNET;
 use paceline_sync::{
     cost::{Roads, price},
     groups::Terrain,
@@ -8,9 +9,14 @@ use paceline_sync::{
 };
 use std::sync::Arc;
 
+/// What the tensor takes once each way over the slowest link, in seconds, of which headers take their part: the least with which
+/// anybody behind that link can average.
+pub fn least_seconds(topology: &Topology, bytes: ByteSize) -> f64 {
+    bytes.0 as f64 / (TCP_OVER_ETHERNET * topology.bottleneck().rate.bytes_per_second())
+}
+
 /// How many times the tensor a strategy takes over its busiest link, in units of what the network's slowest link takes for
-/// the tensor once each way: the least with which anybody behind that link can average. None for `auto`, which is
-/// several strategies.
+/// the tensor once each way. None for `auto`, which is several strategies.
 pub fn least_share(view: &View, topology: &Topology, bytes: ByteSize) -> Option<f64> {
     let settings = &view.settings;
     let strategy = find_on(&settings.strategy.0, Terrain::of_view(view)).ok()?;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use paceline_job::{
     ByteSize, Contended, Host, Link, Rate, Settings, StrategyChoice, Topology, View,
 };
-use paceline_testbed::{Spec, Target};
+use paceline_testbed::{Seat, Spec, Target};
 use std::{collections::BTreeMap, str::FromStr, sync::Arc, time::Duration};
 
 /// From one size of a range to the next.
@@ -25,6 +25,45 @@ pub struct Racks {
     pub uplink: Option<Rate>,
     /// Links that carry less than the others, as if somebody else used them.
     pub slow: Slow,
+    /// Links that somebody else does use, and what that takes of them.
+    pub background: Slow,
+}
+
+impl Racks {
+    /// What is left to the job of links that others slow down, in this network.
+    pub fn left(&self, spec: &Spec) -> Slow {
+        let mut left = self.slow.clone();
+        for (link, taken) in &self.background {
+            // A link that is not there was refused.
+            let whole = left.get(link).copied().or_else(|| spec.rate_of(*link).ok());
+            if let Some(whole) = whole {
+                let rest = whole.bytes_per_second() - taken.bytes_per_second();
+                left.insert(*link, Rate::from_bytes_per_second(rest));
+            }
+        }
+        left
+    }
+
+    /// Somebody else's hosts, which others' traffic on these links needs: two for each uplink, inside the rack and beyond the core, and for each host's
+    /// wire one in its rack.
+    fn neighbours(&self, spec: &Spec) -> Vec<Seat> {
+        let seats = self.background.keys().map(|link| match *link {
+            Target::Rack(rack) => vec![Seat::Rack(rack), Seat::Core],
+            Target::Host(host) => vec![Seat::Rack(spec.rack_of(host))],
+        });
+        seats.flatten().collect()
+    }
+
+    /// Between which hosts others' traffic goes, and how much.
+    pub fn loads(&self, spec: &Spec) -> Vec<((usize, usize), Rate)> {
+        let mut neighbours = spec.hosts..;
+        let mut next = || neighbours.next().unwrap_or(spec.hosts);
+        let pair = |(link, taken): (&Target, &Rate)| match *link {
+            Target::Rack(_) => ((next(), next()), *taken),
+            Target::Host(host) => ((host, next()), *taken),
+        };
+        self.background.iter().map(pair).collect()
+    }
 }
 
 /// Links that carry less than they should.
@@ -81,8 +120,20 @@ impl Grid {
         let grid = Grid { hosts, rates, racks, strategies, sizes, settings };
         for spec in grid.networks() {
             spec.validate().map_err(|error| refuse(error.to_string()))?;
-            for link in grid.racks.slow.keys() {
+            for link in grid.racks.slow.keys().chain(grid.racks.background.keys()) {
                 spec.rate_of(*link).map_err(|error| refuse(error.to_string()))?;
+                if matches!(link, Target::Host(host) if *host >= spec.hosts) {
+                    let last = spec.hosts - 1;
+                    return Err(
+                        refuse(format!("no {link}; the hosts are host0 to host{last}")).into()
+                    );
+                }
+            }
+            for (link, left) in grid.racks.left(&spec) {
+                if left.bytes_per_second() <= 0.0 {
+                    let text = format!("--background {link}: it takes all of the link; leave some");
+                    return Err(refuse(text).into());
+                }
             }
         }
         Ok(grid)
@@ -93,8 +144,10 @@ impl Grid {
         let pairs =
             self.hosts.iter().flat_map(|hosts| self.rates.iter().map(|rate| (*hosts, *rate)));
         let Racks { racks, uplink, .. } = self.racks;
+        let bare = |(hosts, rate)| Spec { racks: racks.max(1), uplink, ..Spec::new(hosts, rate) };
         pairs
-            .map(|(hosts, rate)| Spec { racks: racks.max(1), uplink, ..Spec::new(hosts, rate) })
+            .map(bare)
+            .map(|spec| Spec { neighbours: self.racks.neighbours(&spec), ..spec })
             .collect()
     }
 
@@ -105,7 +158,7 @@ impl Grid {
             return Ok(settings);
         }
         let mut contended = Contended::default();
-        for link in self.racks.slow.keys() {
+        for link in self.racks.slow.keys().chain(self.racks.background.keys()) {
             match link {
                 Target::Host(host) => drop(contended.hosts.insert(host_name(*host))),
                 Target::Rack(rack) => drop(contended.racks.insert(*rack as u32)),
@@ -209,7 +262,9 @@ mod tests {
         let slow: Slow = ["rack1=10mbit", "host0=20mbit"]
             .map(|text| text.parse::<SlowLink>().map(|SlowLink(link, rate)| (link, rate)).unwrap())
             .into();
-        let racks = Racks { racks: 2, uplink: Some(rate("100mbit")), slow: slow.clone() };
+        let background = Slow::from([(Target::Rack(0), rate("30mbit"))]);
+        let racks =
+            Racks { racks: 2, uplink: Some(rate("100mbit")), slow: slow.clone(), background };
         let strategies = vec![StrategyChoice("shuffle".into())];
         let sizes = "1MiB".parse().unwrap();
         let rates = vec![rate("100mbit")];
@@ -217,11 +272,15 @@ mod tests {
             Grid::new(vec![4], rates, racks, strategies, &sizes, Settings::default()).unwrap();
         let spec = &grid.networks()[0];
         let settings = grid.settings_of(&grid.strategies[0], spec).unwrap();
-        assert_eq!(settings.contended.racks.first(), Some(&1));
+        assert_eq!(settings.contended.racks.iter().copied().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(settings.contended.hosts.first().map(String::as_str), Some("host0"));
         let nominal = settings.topology.unwrap();
         assert_eq!(nominal.uplinks[1].rate, rate("100mbit"));
-        let real = topology_of(spec, &slow, Duration::ZERO).unwrap();
+        assert_eq!(spec.neighbours, [Seat::Rack(0), Seat::Core]);
+        assert_eq!(grid.racks.loads(spec), [((4, 5), rate("30mbit"))]);
+        let left = grid.racks.left(spec);
+        let real = topology_of(spec, &left, Duration::ZERO).unwrap();
+        assert_eq!(real.uplinks[0].rate, rate("70mbit"));
         assert_eq!(
             (real.uplinks[1].rate, real.hosts[0].link.rate),
             (rate("10mbit"), rate("20mbit"))

@@ -25,12 +25,14 @@ use std::{
     time::Duration,
 };
 
-/// Where the coordinator listens. Its host has a network namespace of its own, where every port is free.
+/// Where the first coordinator listens. Its host has a network namespace of its own, where every port is free.
 const COORDINATOR_PORT: u16 = 29400;
 
-/// Starts the workers of one view, which rest so long between all-reduces.
+/// Starts the workers of one view, which rest so long between all-reduces. Of those that run at the same time, each has a
+/// number of its own.
 pub fn start(
     testbed: &Testbed,
+    number: u16,
     settings: &Settings,
     rest: Duration,
     folder: &Path,
@@ -40,9 +42,9 @@ pub fn start(
     let secret = Secret::random()?;
     let size = testbed.spec().hosts;
     let micros = rest.as_micros().to_string();
-    let address = SocketAddr::from((testbed.address(0), COORDINATOR_PORT));
+    let address = SocketAddr::from((testbed.address(0), COORDINATOR_PORT + number));
     // Racks do not fit on a command line.
-    let plan = folder.join("plan.toml");
+    let plan = folder.join(format!("plan{number}.toml"));
     let decided = Plan { settings: settings.clone(), ..Plan::default() };
     fs::write(&plan, decided.to_toml()).context("write the plan")?;
     let coordinator = Coordinator::start(testbed, &program, address, &plan, &secret)?;

@@ -30,16 +30,16 @@ use super::{
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
 use calibration::{Latency, middle, model, rest};
-use grid::{Grid, Racks, SlowLink, topology_of, view_of};
-use paceline_job::{ByteSize, Rate, Settings, StrategyChoice};
+use grid::{Grid, Racks, Slow, SlowLink, topology_of, view_of};
+use paceline_job::{ByteSize, Rate, Settings, StrategyChoice, Topology};
 use paceline_sync::check_strategy;
-use paceline_testbed::{CheckReport, Spec, Testbed};
+use paceline_testbed::{Background, CheckReport, Spec, Testbed};
 use report::{Cell, NetworkReport, Report};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A network that carries less of its rate than this, headers left out, is not measured: what would be compared is
@@ -66,7 +66,8 @@ const WARMUP: u32 = 1;
 /// all-reduce, measured or predicted, workers rest until the shapers' token buckets are full, and meet at a barrier.
 ///
 /// A cell is measured only where raw TCP was shown to carry 90% of the rate. The table shows the median over all
-/// iterations and, in brackets, the lowest and highest median of a single turn; and how busy the processors were.
+/// iterations and, in brackets, the lowest and highest median of a single turn; and how busy the processors were. On each
+/// network all strategies run at the same time and take turns, so that what changes on this machine meets all of them.
 ///
 /// Exit codes: 0 all faithful cells measured, 1 error, 2 wrong usage, 3 a cell failed (the table says why).
 #[derive(Clone, Debug, clap::Args)]
@@ -75,6 +76,8 @@ Examples:
   sudo paceline bench predict
   sudo paceline bench predict --hosts 4 --rate 500mbit --strategies ring --sizes 1MiB..64MiB
   sudo paceline bench predict --hosts 12 --racks 4 --rate 50mbit --uplink 75mbit --slow rack1=10mbit \\
+       --strategies ring,hierarchical:racks,shuffle --sizes 4MiB
+  sudo paceline bench predict --hosts 12 --racks 4 --rate 50mbit --uplink 75mbit --background rack1=50mbit \\
        --strategies ring,hierarchical:racks,shuffle --sizes 4MiB")]
 pub struct PredictArgs {
     /// Numbers of hosts, separated by commas.
@@ -97,6 +100,13 @@ pub struct PredictArgs {
     /// divide by racks are told which.
     #[arg(long, value_name = "LINK=RATE,...", value_delimiter = ',')]
     pub slow: Vec<SlowLink>,
+
+    /// Links that somebody else's traffic takes so much of, in both directions, separated by commas: rack1=50mbit is sent between a
+    /// host of the rack that is not the job's and one behind no uplink, host5=25mbit between the job's host, where it has a
+    /// process beside the worker, and one of the same rack that is not the job's. It is TCP over 32 connections each way; the
+    /// table says what share of it got through. Strategies that divide by racks are told which links.
+    #[arg(long, value_name = "LINK=RATE,...", value_delimiter = ',')]
+    pub background: Vec<SlowLink>,
 
     /// Names that `paceline strategies` lists, separated by commas.
     #[arg(
@@ -180,8 +190,9 @@ fn grid(args: &PredictArgs) -> Result<Grid> {
     for strategy in &strategies {
         check_strategy(strategy).map_err(|error| UsageError::new(error.to_string()))?;
     }
-    let slow = args.slow.iter().map(|SlowLink(link, rate)| (*link, *rate)).collect();
-    let racks = Racks { racks: args.racks, uplink: args.uplink, slow };
+    let of = |links: &[SlowLink]| links.iter().map(|SlowLink(link, rate)| (*link, *rate)).collect();
+    let (slow, background) = (of(&args.slow), of(&args.background));
+    let racks = Racks { racks: args.racks, uplink: args.uplink, slow, background };
     Grid::new(args.hosts.clone(), args.rate.clone(), racks, strategies, &args.sizes, settings)
 }
 
@@ -206,54 +217,120 @@ impl Run<'_> {
         for (link, rate) in &self.grid.racks.slow {
             testbed.set_rate(*link, *rate).context("slow a link down")?;
         }
+        let racks = &self.grid.racks;
+        let written = |links: &Slow| {
+            links.iter().map(|(link, rate)| format!("{link}={rate}")).collect::<Vec<_>>()
+        };
         let mut report = NetworkReport {
             hosts: spec.hosts,
             rate: spec.rate,
             racks: spec.racks,
             uplink: spec.uplink,
-            slow: self
-                .grid
-                .racks
-                .slow
-                .iter()
-                .map(|(link, rate)| format!("{link}={rate}"))
-                .collect(),
+            slow: written(&racks.slow),
+            background: written(&racks.background),
             check,
             faithful,
             latency_seconds: latency.least.as_secs_f64(),
             model: model(spec, latency),
             cells: Vec::new(),
         };
-        let topology = topology_of(spec, &self.grid.racks.slow, latency.least)?;
-        for strategy in &self.grid.strategies {
+        let topology = topology_of(spec, &racks.left(spec), latency.least)?;
+        let mut contests = self.contests(&testbed, &mut report, &topology)?;
+        if faithful {
+            let loads = racks.loads(spec).into_iter();
+            let background = loads.map(|(between, rate)| testbed.load(between, rate));
+            let background: Vec<Background> = background
+                .collect::<paceline_testbed::Result<_>>()
+                .context("load links with others' traffic")?;
+            self.take_turns(&mut contests, &name, &background)?;
+        }
+        report.cells = contests.into_iter().flat_map(Contest::conclude).collect();
+        Ok(report)
+    }
+
+    /// Each strategy with its predictions, and on a faithful network its workers.
+    fn contests(
+        &self,
+        testbed: &Testbed,
+        report: &mut NetworkReport,
+        topology: &Topology,
+    ) -> Result<Vec<Contest>> {
+        let spec = testbed.spec();
+        let mut contests = Vec::new();
+        for (number, strategy) in (0..).zip(&self.grid.strategies) {
             let settings = self.grid.settings_of(strategy, spec)?;
             let view = Arc::new(view_of(spec, settings.clone()));
-            let predicted = self.grid.sizes.iter().map(|size| {
+            let cells = self.grid.sizes.iter().map(|size| {
                 let model = &report.model;
-                Ok((*size, prediction::predict(&view, &topology, model, size.0, rest(spec))?))
+                let predicted = prediction::predict(&view, topology, model, size.0, rest(spec))?;
+                Ok(Entry {
+                    size: *size,
+                    predicted,
+                    least_share: bounds::least_share(&view, topology, *size),
+                    least_seconds: bounds::least_seconds(topology, *size),
+                    turns: Vec::new(),
+                    busy: Vec::new(),
+                    background: Vec::new(),
+                })
             });
-            let predicted = predicted.collect::<Result<Vec<_>>>()?;
+            let entries = cells.collect::<Result<Vec<_>>>()?;
             self.interrupt.check()?;
-            let mut group = if faithful {
-                measurement::start(&testbed, &settings, rest(spec), self.folder, &self.interrupt)
-                    .map(Some)
-                    .map_err(|error| format!("{error:#}"))
-            } else {
-                Ok(None)
-            };
-            for (size, predicted) in predicted {
-                let seconds = median(&predicted.seconds).unwrap_or(TURN_SECONDS);
-                let (turns, busy, failure) = match &mut group {
-                    Ok(Some(group)) => self.measure(group, &name, size, seconds)?,
-                    Ok(None) => (Vec::new(), None, None),
-                    Err(failure) => (Vec::new(), None, Some(failure.clone())),
-                };
-                let mut cell = Cell::conclude(strategy, size.0, &predicted, turns, busy, failure);
-                cell.least_share = bounds::least_share(&view, &topology, size);
-                report.cells.push(cell);
+            let (folder, interrupt) = (self.folder, &self.interrupt);
+            let mut contest =
+                Contest { strategy: strategy.clone(), entries, group: None, failure: None };
+            if report.faithful {
+                match measurement::start(testbed, number, &settings, rest(spec), folder, interrupt)
+                {
+                    Ok(group) => contest.group = Some(group),
+                    Err(error) => contest.failure = Some(format!("{error:#}")),
+                }
+            }
+            contests.push(contest);
+        }
+        Ok(contests)
+    }
+
+    /// All strategies' turns of one size, one after another, over and over; then those of the next.
+    fn take_turns(
+        &self,
+        contests: &mut [Contest],
+        network: &str,
+        background: &[Background],
+    ) -> Result<()> {
+        for place in 0..self.grid.sizes.len() {
+            for _ in 0..self.repeat {
+                for contest in &mut *contests {
+                    let Some(group) = &mut contest.group else { continue };
+                    let entry = &mut contest.entries[place];
+                    self.progress.turn(network, &format!("{} of {}", group.name(), entry.size));
+                    match self.turn(group, entry, background) {
+                        Ok(()) => self.progress.advance(),
+                        Err(error) => {
+                            self.interrupt.check()?;
+                            contest.group = None;
+                            contest.failure = Some(format!("{error:#}"));
+                        }
+                    }
+                }
             }
         }
-        Ok(report)
+        Ok(())
+    }
+
+    fn turn(&self, group: &mut Group, entry: &mut Entry, background: &[Background]) -> Result<()> {
+        let predicted = median(&entry.predicted.seconds).unwrap_or(TURN_SECONDS);
+        let iterations = (TURN_SECONDS / predicted) as u32;
+        let iterations = iterations.clamp(*ITERATIONS.start(), *ITERATIONS.end());
+        let workload = aligned(entry.size, iterations);
+        let processors = Watch::begin().context("read the machine's load")?;
+        let (begin, before) = (Instant::now(), carried(background));
+        entry.turns.push(without_barriers(group.turn(&workload, &self.interrupt)?));
+        let (elapsed, after) = (begin.elapsed(), carried(background));
+        entry.busy.push(processors.busy().context("read the machine's load")?);
+        let shares = background.iter().zip(before.into_iter().zip(after));
+        let shares = shares.map(|(it, (before, after))| it.share(after - before, elapsed));
+        entry.background.extend(shares.reduce(f64::min));
+        Ok(())
     }
 
     /// What raw TCP carries: the first check that shows the rate, or the last one that may.
@@ -274,42 +351,63 @@ impl Run<'_> {
     fn latency(&self, testbed: &Testbed) -> Result<Latency> {
         let settings = self.grid.settings_of(&self.grid.strategies[0], testbed.spec())?;
         let (rest, folder) = (Duration::ZERO, self.folder);
-        let mut group = measurement::start(testbed, &settings, rest, folder, &self.interrupt)?;
+        let mut group = measurement::start(testbed, 0, &settings, rest, folder, &self.interrupt)?;
         let workload = aligned(ByteSize(4), BARRIERS);
         let turn = group.turn(&workload, &self.interrupt)?;
         let barriers: Vec<f64> = turn.seconds.iter().skip(1).step_by(2).copied().collect();
         let view = Arc::new(view_of(testbed.spec(), settings));
         Latency::from_barrier(middle(&barriers)?, testbed.spec(), &view)
     }
+}
 
-    /// The turns of one cell, how busy the processors were, and what went wrong if anything did.
-    #[allow(clippy::type_complexity)]
-    fn measure(
-        &self,
-        group: &mut Group,
-        network: &str,
-        size: ByteSize,
-        predicted_seconds: f64,
-    ) -> Result<(Vec<Turn>, Option<f64>, Option<String>)> {
-        let iterations = (TURN_SECONDS / predicted_seconds) as u32;
-        let iterations = iterations.clamp(*ITERATIONS.start(), *ITERATIONS.end());
-        let workload = aligned(size, iterations);
-        let mut turns = Vec::new();
-        let watch = Watch::begin().context("read the machine's load")?;
-        for _ in 0..self.repeat {
-            self.progress.turn(network, &format!("{} of {size}", group.name()));
-            match group.turn(&workload, &self.interrupt) {
-                Ok(turn) => turns.push(without_barriers(turn)),
-                Err(error) => {
-                    self.interrupt.check()?;
-                    return Ok((Vec::new(), None, Some(format!("{error:#}"))));
-                }
+/// What each of others' traffic has carried so far.
+fn carried(background: &[Background]) -> Vec<u64> {
+    background.iter().map(Background::carried).collect()
+}
+
+/// A strategy on one network.
+struct Contest {
+    strategy: StrategyChoice,
+    entries: Vec<Entry>,
+    /// Its workers, while they can be asked.
+    group: Option<Group>,
+    /// Why they cannot.
+    failure: Option<String>,
+}
+
+/// A strategy with one size.
+struct Entry {
+    size: ByteSize,
+    predicted: Turn,
+    least_share: Option<f64>,
+    least_seconds: f64,
+    turns: Vec<Turn>,
+    /// By turn: share of processors' time that was not idle, and of others' traffic that got through.
+    busy: Vec<f64>,
+    background: Vec<f64>,
+}
+
+impl Contest {
+    fn conclude(self) -> Vec<Cell> {
+        let Contest { strategy, entries, failure, .. } = self;
+        let cell = |entry: Entry| {
+            let failure = failure.clone();
+            let turns = if failure.is_some() { Vec::new() } else { entry.turns };
+            let cell = Cell::conclude(&strategy, entry.size.0, &entry.predicted, turns, failure);
+            Cell {
+                processors_busy: mean(&entry.busy),
+                background_share: mean(&entry.background),
+                least_share: entry.least_share,
+                least_seconds: entry.least_seconds,
+                ..cell
             }
-            self.progress.advance();
-        }
-        let busy = watch.busy().context("read the machine's load")?;
-        Ok((turns, Some(busy), None))
+        };
+        entries.into_iter().map(cell).collect()
     }
+}
+
+fn mean(shares: &[f64]) -> Option<f64> {
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 /// All-reduces that take turns with barriers. The first call of a command all-reduces to check the sums; with an odd

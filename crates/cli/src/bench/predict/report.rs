@@ -46,6 +46,8 @@ pub struct NetworkReport {
     pub uplink: Option<Rate>,
     /// Links that carried less than they should, with what they did.
     pub slow: Vec<String>,
+    /// Links that others' traffic took so much of.
+    pub background: Vec<String>,
     /// What raw TCP carried there.
     pub check: CheckReport,
     /// Whether that is enough for its measurements to mean anything.
@@ -73,10 +75,14 @@ pub struct Cell {
     pub error: Option<f64>,
     /// Share of all processors' time that was not idle while it was measured.
     pub processors_busy: Option<f64>,
+    /// What share of others' traffic got through meanwhile; none where there was none.
+    pub background_share: Option<f64>,
     /// Why it was not measured.
     pub failure: Option<String>,
     /// How many times the tensor passes the slowest link, at best.
     pub least_share: Option<f64>,
+    /// What the tensor takes once each way over the slowest link.
+    pub least_seconds: f64,
     /// Raw samples, round by round.
     pub turns: Vec<Turn>,
 }
@@ -88,7 +94,6 @@ impl Cell {
         bytes: u64,
         predicted: &Turn,
         turns: Vec<Turn>,
-        processors_busy: Option<f64>,
         failure: Option<String>,
     ) -> Cell {
         // A prediction has at least one iteration.
@@ -101,9 +106,11 @@ impl Cell {
             predicted,
             measured,
             error,
-            processors_busy,
+            processors_busy: None,
+            background_share: None,
             failure,
             least_share: None,
+            least_seconds: 0.0,
             turns,
         }
     }
@@ -127,10 +134,20 @@ impl Report {
 
     /// For people.
     pub fn render(&self, style: Style) -> String {
-        let header = ["strategy", "hosts", "rate", "size", "predicted", "measured", "error", "CPU"];
-        let rows: Vec<Vec<String>> =
-            self.cells().map(|(network, cell)| row(network, cell)).collect();
-        let mut text = table::draw(&header.map(String::from), &rows, style);
+        let mut header =
+            vec!["strategy", "hosts", "rate", "size", "predicted", "measured", "error", "CPU"];
+        let shared = self.cells().any(|(_, cell)| cell.background_share.is_some());
+        if shared {
+            header.push("others");
+        }
+        let row = |(network, cell)| {
+            let mut row = row(network, cell);
+            row.extend(shared.then(|| share(cell.background_share)));
+            row
+        };
+        let rows: Vec<Vec<String>> = self.cells().map(row).collect();
+        let header: Vec<String> = header.into_iter().map(String::from).collect();
+        let mut text = table::draw(&header, &rows, style);
         text.push('\n');
         for network in self.networks.iter().filter(|network| !network.faithful) {
             text.push_str(&format!(
@@ -179,7 +196,17 @@ impl NetworkReport {
             return text;
         }
         let seconds = |cell: &Cell| cell.measured.map(|measured| measured.median);
+        let contended = !self.slow.is_empty() || !self.background.is_empty();
         for ours in self.cells.iter().filter(|cell| cell.strategy.0 == Shuffle::NAME) {
+            if let (Some(mine), true) = (seconds(ours), contended) {
+                text += &format!(
+                    "{} took {}; once over the slowest link, which is the least, is {}: {:.0}% of what is possible.\n",
+                    name(self, ours),
+                    table::seconds(mine),
+                    table::seconds(ours.least_seconds),
+                    100.0 * ours.least_seconds / mine,
+                );
+            }
             for other in self.cells.iter().filter(|cell| cell.bytes == ours.bytes) {
                 let (Some(mine), Some(theirs)) = (seconds(ours), seconds(other)) else { continue };
                 if other.strategy == ours.strategy {
@@ -191,7 +218,7 @@ impl NetworkReport {
                     name(self, ours),
                     other.strategy
                 );
-                if let (Some(least), false) = (other.least_share, self.slow.is_empty()) {
+                if let (Some(least), true) = (other.least_share, contended) {
                     // One passage of the slowest link is the least.
                     text += &format!(" (at best {least:.2}: {:.0}%)", 100.0 * gain / least);
                 }
@@ -207,7 +234,7 @@ fn worst_share(check: &CheckReport) -> f64 {
 }
 
 fn name(network: &NetworkReport, cell: &Cell) -> String {
-    let NetworkReport { hosts, rate, racks, uplink, slow, .. } = network;
+    let NetworkReport { hosts, rate, racks, uplink, slow, background, .. } = network;
     let mut name =
         format!("{} of {} over {hosts} hosts at {rate}", cell.strategy, ByteSize(cell.bytes));
     if *racks > 1 {
@@ -218,6 +245,9 @@ fn name(network: &NetworkReport, cell: &Cell) -> String {
     }
     if !slow.is_empty() {
         name += &format!(", {}", slow.join(", "));
+    }
+    if !background.is_empty() {
+        name += &format!(", others' traffic {}", background.join(", "));
     }
     name
 }
@@ -231,8 +261,12 @@ fn row(network: &NetworkReport, cell: &Cell) -> Vec<String> {
         table::seconds(cell.predicted),
         table::time(cell.measured),
         percent(cell.error),
-        cell.processors_busy.map_or(NOTHING.to_string(), |busy| format!("{:.0}%", 100.0 * busy)),
+        share(cell.processors_busy),
     ]
+}
+
+fn share(share: Option<f64>) -> String {
+    share.map_or(NOTHING.to_string(), |share| format!("{:.0}%", 100.0 * share))
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -247,9 +281,10 @@ mod tests {
     fn cell(strategy: &str, predicted: f64, measured: &[f64]) -> Cell {
         let turn = |seconds: &[f64]| Turn { seconds: seconds.to_vec(), cpu_seconds: 0.0 };
         let turns: Vec<Turn> = measured.iter().map(|seconds| turn(&[*seconds])).collect();
-        let busy = (!turns.is_empty()).then_some(0.25);
+        let processors_busy = (!turns.is_empty()).then_some(0.25);
         let strategy = StrategyChoice(strategy.to_string());
-        Cell::conclude(&strategy, 1 << 20, &turn(&[predicted]), turns, busy, None)
+        let cell = Cell::conclude(&strategy, 1 << 20, &turn(&[predicted]), turns, None);
+        Cell { processors_busy, ..cell }
     }
 
     fn network(faithful: bool, cells: Vec<Cell>) -> NetworkReport {
@@ -259,6 +294,7 @@ mod tests {
             racks: 1,
             uplink: None,
             slow: Vec::new(),
+            background: Vec::new(),
             check: CheckReport {
                 hosts: 4,
                 racks: 1,
@@ -302,9 +338,13 @@ mod tests {
         let mut cells =
             vec![cell("hierarchical:racks", 0.15, &[0.15]), cell("shuffle", 0.1, &[0.1])];
         cells[0].least_share = Some(1.5);
+        cells[1].least_seconds = 0.095;
+        cells[1].background_share = Some(0.99);
         let racks =
             NetworkReport { racks: 4, slow: vec!["rack1=10mbit".into()], ..network(true, cells) };
         let text = report(vec![racks]).render(Style::Plain);
+        let least = "rack1=10mbit took 100 ms; once over the slowest link, which is the least, is 95.0 ms: 95% of what is";
+        assert!(text.contains(least) && text.contains("others") && text.contains("99%"), "{text}");
         let line = "shuffle of 1MiB over 4 hosts at 100mbit in 4 racks, rack1=10mbit was 1.50 times as fast as \
                     hierarchical:racks (at best 1.50: 100%).";
         assert!(text.contains(line), "{text}");
