@@ -17,7 +17,7 @@ use paceline_sync::{
     event::Post,
     metrics::{
         self, Cadence, Computed, FlowMetrics, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES,
-        TOLD_FLOWS, Traffic,
+        TOLD_FLOWS, Totals, Traffic,
     },
     scheduler::Priority,
 };
@@ -56,6 +56,8 @@ struct Exchange {
     underway: Option<Gathering>,
     /// What had come from each worker, by rank, when this one last reported.
     came: Vec<metrics::Carried>,
+    /// And what it had carried in all.
+    carried: Totals,
 }
 
 impl Exchange {
@@ -65,7 +67,7 @@ impl Exchange {
         let mut fresh: Vec<(u64, FlowMetrics)> = Vec::new();
         for (from, came) in inward {
             let since = came.since(&std::mem::replace(&mut self.came[from.index()], came));
-            fresh.extend(since.rate().map(|rate| (since.bytes, FlowMetrics { from, rate })));
+            fresh.extend(since.flow(from).map(|flow| (since.bytes, flow)));
         }
         fresh.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         fresh.into_iter().take(TOLD_FLOWS).map(|(_, flow)| flow).collect()
@@ -165,6 +167,9 @@ impl Metering {
             let meter = lock(&self.meter);
             (meter.report().unwrap_or_default(), meter.shape().cloned())
         };
+        let carried = self.carried.totals();
+        let fresh = carried.since(&std::mem::replace(&mut exchange.carried, carried));
+        report.metrics.receiving = fresh.receiving_nanoseconds as f64 * 1e-9;
         report.metrics.flows = exchange.flows(worker.inward(view));
         let report = report.encode();
         let settings = before.as_ref().unwrap_or(view).settings.clone();

@@ -57,7 +57,7 @@ fn all_workers_see_the_same_of_a_step() {
             let rates = latest.workers.iter().map(|worker| worker.upload.max(worker.download));
             assert!(rates.fold(0.0, f64::max) > 0.0, "{wiring:?}: {:?}", latest.workers);
             let flows = latest.workers.iter().enumerate().flat_map(|(rank, worker)| {
-                worker.flows.iter().map(move |flow| (flow.from.index(), rank, flow.rate))
+                worker.flows.iter().map(move |flow| (flow.from.index(), rank, flow.rate()))
             });
             let flows: Vec<(usize, usize, f64)> = flows.collect();
             assert!(flows.iter().all(|(from, to, rate)| from != to && *rate > 0.0), "{flows:?}");

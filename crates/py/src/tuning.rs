@@ -2,7 +2,7 @@
 //! `paceline-tune`'s, how the job follows them the runtime's.
 
 use crate::error::PacelineError;
-use paceline_job::{Rank, View};
+use paceline_job::{Contended, Rank, View};
 use paceline_net::Worker;
 use paceline_sync::{
     metrics::JobMetrics,
@@ -60,8 +60,13 @@ pub(crate) fn watch_links(worker: &Worker) -> PyResult<()> {
         return Ok(());
     }
     let decisions = worker.decisions();
+    // A newcomer does not know what was marked before anybody watched.
+    let given = match worker.is_outside() {
+        true => Contended::default(),
+        false => worker.view().settings.contended.clone(),
+    };
     let make = move |view: &View| -> Option<Box<dyn Policy>> {
-        let watch = ContentionWatch::of(view)?;
+        let watch = ContentionWatch::of(view, &given)?;
         Some(Box::new(Told { watch, decided: Box::new(decisions.clone()) }))
     };
     worker.tune(make).map_err(|error| PacelineError::new_err(format!("links: {error}")))

@@ -20,7 +20,7 @@ use paceline_sync::{
     check_strategy,
     engine::{Engine, Load},
     event::{Action, OpId, Post},
-    metrics::{Totals, Traffic},
+    metrics::{Carried, Totals, Traffic},
 };
 use script::Scripted;
 use std::{collections::VecDeque, sync::Arc};
@@ -182,6 +182,11 @@ impl<M: Memory> Cluster<M> {
     /// What each worker's wires carried so far, by rank, where [`ClusterConfig::traffic`] asks for it.
     pub fn traffic(&self) -> Vec<Totals> {
         self.traffic.iter().map(Traffic::totals).collect()
+    }
+
+    /// What came to a worker from each other, where [`ClusterConfig::traffic`] asks for it.
+    pub fn inward(&self, rank: Rank) -> impl Iterator<Item = (Rank, Carried)> {
+        self.traffic.get(rank.index()).into_iter().flat_map(Traffic::inward)
     }
 
     /// What everything waited for, where [`ClusterConfig::waits`] asks for it; it is not noted any further.

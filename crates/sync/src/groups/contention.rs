@@ -1,47 +1,44 @@
-//! When a link counts as contended, and when as healed: a state machine over what flows between hosts achieved.
+//! When a link counts as contended, and when as healed: a state machine over what came from host to host, and how long that took.
 //!
-//! A link is as good as the better flows that cross it: one slow flow may be another link's fault, many are not, and the best of many is so by chance. A mark
-//! takes several looks in a row, and taking it away several more, so that noise changes nothing. Once a mark is in force, groups are
-//! others, and fewer flows share the link: each gets more than before though nothing has healed. So a marked link is compared with itself, as it was when
-//! the mark had just come into force. A mark that stays too long costs little; one that goes too soon brings back what it was set for. But what healed
-//! before that was known would be marked for ever, so from time to time it is tried without, more and more rarely.
-//! It reads no clock and moves no bytes; whoever looks decides how often.
+//! Two things are said about a link in each look. How much of the time of its flows their load would have taken, had nobody else
+//! been there: below a share of what that was at its best, a link is contended. And its own rate, of all flows together, over the time in which the job
+//! received anything at all: unlike a flow's rate, that does not rise when groups change and fewer flows share the link. So a marked
+//! link is healed when it carries clearly more than when it was marked, and the job is as fast as its load asks. A mark takes several looks in a row, and
+//! taking it away several more, so that noise changes nothing.
+//!
+//! A link is as good as its better flows: one slow flow may be another link's fault. It reads no clock and moves no bytes; whoever
+//! looks decides how often.
 
-use paceline_job::{Contended, Topology};
+use crate::metrics::Smoothed;
+use paceline_job::{Contended, LinkName, Topology};
 use std::sync::Arc;
 
-/// What one host achieved towards another since the last look, while it had more to send than that.
+/// What came from one host to another since the last look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {
     /// Sender, as the topology numbers hosts.
     pub from: usize,
     /// Receiver.
     pub to: usize,
-    /// Its rate, in bytes a second,
-    pub rate: f64,
-    /// and as a share of what it had without others' traffic, under the same marks.
-    pub share: f64,
+    /// How much,
+    pub bytes: f64,
+    /// and how long something was on its way.
+    pub seconds: f64,
 }
 
 /// When a link changes sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Contended from this share on downwards,
+    /// Contended from this share of its best on downwards,
     pub contended_below: f64,
     /// in so many looks in a row.
     pub looks_to_mark: u32,
-    /// Looks after a mark has come into force that do not count, because groups were still changing,
-    pub looks_to_change: u32,
-    /// and those after them whose middle one says what a flow gets while it is contended.
-    pub looks_to_know: u32,
-    /// Healed from so many times that on upwards,
+    /// Healed where it carries so many times what it did when it was marked,
+    pub healed_by: f64,
+    /// and the job is as fast as its load asks, from this share of its best on upwards,
     pub healed_above: f64,
     /// in so many looks in a row.
     pub looks_to_heal: u32,
-    /// Tried without the mark after so many looks, and after twice as many each time that it is set again.
-    pub looks_to_try: u32,
-    /// But no more than this.
-    pub most_looks_to_try: u32,
 }
 
 impl Default for Thresholds {
@@ -49,18 +46,22 @@ impl Default for Thresholds {
         Thresholds {
             contended_below: 0.65,
             looks_to_mark: 3,
-            looks_to_change: 3,
-            looks_to_know: 7,
-            healed_above: 1.3,
+            healed_by: 1.15,
+            healed_above: 0.85,
             looks_to_heal: 6,
-            looks_to_try: 100,
-            most_looks_to_try: 3200,
         }
     }
 }
 
-/// Links whose shares differ by less than this factor are as slow as each other.
+/// Links whose flows lost as much, but for this factor, may both be the reason.
 const ALIKE: f64 = 1.15;
+
+/// The better flows of a link carry this share of its bytes.
+const BETTER: f64 = 0.25;
+
+/// What is read faster than its way carries, by this factor, was there already: it came from a queue or a bucket on the way, and
+/// says nothing about links. Small messages come so, however slow an uplink is.
+const TOO_FAST: f64 = 1.25;
 
 /// Other marks than before, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,205 +79,310 @@ pub struct Watch {
     thresholds: Thresholds,
     /// By host, then by rack.
     links: Vec<Standing>,
-    /// How many racks there are.
-    racks: usize,
+    /// All links together, as fast as the busiest could be.
+    job: Gauge,
+    /// In the last look.
+    in_force: Contended,
+}
+
+/// A share, smoothed over looks under the same marks, and its best.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gauge {
+    now: Smoothed,
+    best: f64,
+}
+
+impl Gauge {
+    fn add(&mut self, share: f64) {
+        self.now.add(share);
+        self.best = self.best.max(self.now.value());
+    }
+
+    /// Of its best.
+    fn value(&self) -> f64 {
+        self.of_best(self.now.value())
+    }
+
+    fn of_best(&self, share: f64) -> f64 {
+        if self.best > 0.0 { share / self.best } else { 1.0 }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Standing {
-    contended: bool,
-    /// Looks in a row that spoke against it.
+    /// What it carried when it was marked.
+    marked: Option<Mark>,
+    /// Of the time of its better flows, what their load would have taken.
+    share: Gauge,
+    /// Bytes a second of all flows together, under the marks in force.
+    rate: Smoothed,
+    /// Looks in a row that spoke against it,
     against: u32,
-    /// Its shares in those looks, together.
-    shares: f64,
-    /// The best rates of the first looks since its mark is in force.
-    since: Vec<f64>,
-    /// Looks since then.
-    looks: u32,
-    /// How often it was tried without its mark since it was last found healed.
-    tries: u32,
+    /// and what its flows lost in those looks.
+    lost: f64,
 }
 
-impl Standing {
-    /// Looks until it is tried without its mark.
-    fn patience(&self, thresholds: &Thresholds) -> u32 {
-        let looks = thresholds.looks_to_try.saturating_mul(1 << self.tries.min(16));
-        looks.min(thresholds.most_looks_to_try)
-    }
-
-    fn mean_share(&self) -> f64 {
-        self.shares / f64::from(self.against.max(1))
-    }
-
-    /// What a flow gets while the link is contended, once that is known.
-    fn while_contended(&self, thresholds: &Thresholds) -> Option<f64> {
-        let known = (thresholds.looks_to_change + thresholds.looks_to_know) as usize;
-        let mut rates = self.since.get(thresholds.looks_to_change as usize..known)?.to_vec();
-        rates.sort_by(f64::total_cmp);
-        Some(rates[rates.len() / 2])
-    }
-}
-
-/// What the better flows tell about a link.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    share: f64,
-    rate: f64,
+enum Mark {
+    /// At this rate.
+    At(f64),
+    /// By somebody who is gone: what it carries is not known yet.
+    Inherited,
 }
 
-impl Told {
-    /// A quarter of the flows is better.
-    fn of(flows: &[&Flow]) -> Option<Told> {
-        let better = |number: fn(&Flow) -> f64| {
-            let mut numbers: Vec<f64> = flows.iter().map(|flow| number(flow)).collect();
-            numbers.sort_by(|one, other| other.total_cmp(one));
-            numbers.get(numbers.len() / 4).copied()
-        };
-        Some(Told { share: better(|flow| flow.share)?, rate: better(|flow| flow.rate)? })
-    }
+/// A flow, and what it tells.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    flow: Flow,
+    /// Seconds that the busiest link of its way needs for all that crosses it: so long it takes if nobody else is there.
+    needed: f64,
+    /// Of its time.
+    share: f64,
 }
 
 impl Watch {
-    /// Nothing is contended yet.
-    pub fn new(topology: Arc<Topology>, thresholds: Thresholds) -> Watch {
-        let racks = topology.hosts.iter().map(|host| host.rack as usize + 1).max().unwrap_or(0);
-        let links = vec![Standing::default(); topology.hosts.len() + racks];
-        Watch { topology, thresholds, links, racks }
+    /// Knows nothing of the links yet, but that these were marked by one before it that is gone.
+    pub fn new(topology: Arc<Topology>, thresholds: Thresholds, inherited: &Contended) -> Watch {
+        let links = topology.hosts.len() + topology.uplinks.len();
+        let mut watch = Watch {
+            topology,
+            thresholds,
+            links: vec![Standing::default(); links],
+            job: Gauge::default(),
+            in_force: Contended::default(),
+        };
+        for link in 0..links {
+            if watch.is_among(link, inherited) {
+                // The job's best is what the topology says: nobody has seen it.
+                (watch.links[link].marked, watch.job.best) = (Some(Mark::Inherited), 1.0);
+            }
+        }
+        watch
     }
 
     /// What counts as contended now.
     pub fn contended(&self) -> Contended {
-        let hosts = self.topology.hosts.iter().zip(&self.links);
-        let hosts = hosts.filter(|(_, link)| link.contended).map(|(host, _)| host.name.clone());
-        let racks = (0_u32..).zip(&self.links[self.topology.hosts.len()..]);
-        let racks = racks.filter(|(_, link)| link.contended).map(|(rack, _)| rack);
-        Contended { hosts: hosts.collect(), racks: racks.collect() }
+        let (hosts, racks) = self.links.split_at(self.topology.hosts.len());
+        let hosts = self.topology.hosts.iter().zip(hosts);
+        let hosts = hosts.filter(|(_, link)| link.marked.is_some()).map(|(host, _)| &host.name);
+        let racks = (0_u32..).zip(racks).filter(|(_, link)| link.marked.is_some());
+        Contended { hosts: hosts.cloned().collect(), racks: racks.map(|(rack, _)| rack).collect() }
     }
 
-    /// Take a look, while these marks are in force. Flows of hosts that the topology does not have are passed over.
-    pub fn look(&mut self, flows: &[Flow], in_force: &Contended) -> Option<Adjustment> {
-        let shares = self.shares(flows);
-        let mut reasons = Vec::new();
-        let least = self.least_share(&shares);
-        for (link, told) in shares.into_iter().enumerate() {
-            let Some(Told { share, rate }) = told else { continue };
-            let is_in_force = self.is_marked(link, in_force);
-            let thresholds = self.thresholds;
-            let standing = &mut self.links[link];
-            let (speaks_against, needed) = match standing.contended {
-                false => (share <= thresholds.contended_below, thresholds.looks_to_mark),
-                // Nobody followed it: what it was marked for may be over.
-                true if !is_in_force => {
-                    (share > thresholds.contended_below, thresholds.looks_to_heal)
-                }
-                true => {
-                    standing.looks += 1;
-                    let usual = standing.while_contended(&thresholds);
-                    if usual.is_none() {
-                        standing.since.push(rate);
-                    }
-                    let healed = usual.is_some_and(|usual| rate >= thresholds.healed_above * usual);
-                    (healed, thresholds.looks_to_heal)
-                }
-            };
-            (standing.against, standing.shares) = match speaks_against {
-                true => (standing.against + 1, standing.shares + share),
-                false => (0, 0.0),
-            };
-            let is_worst = standing.contended || standing.mean_share() <= ALIKE * least;
-            let is_healed = standing.contended && standing.against >= needed;
-            let is_tried = standing.contended && standing.looks >= standing.patience(&thresholds);
-            if standing.against >= needed && is_worst || is_tried {
-                let contended = !standing.contended;
-                let tries = match (is_healed, is_tried) {
-                    (true, _) => 0,
-                    (_, tried) => standing.tries + u32::from(tried),
-                };
-                *standing = Standing { contended, tries, ..Standing::default() };
-                let (link, percent) = (self.name(link), (100.0 * share).round());
-                reasons.push(match contended {
-                    true => format!(
-                        "{link} is contended: {percent} % of its rate in {needed} looks in a row"
-                    ),
-                    false if is_healed => format!(
-                        "{link} is free again: {} times what it was in {needed} looks in a row",
-                        thresholds.healed_above
-                    ),
-                    false => format!("{link} is tried again: nothing was heard of it being better"),
-                });
+    /// Take a look at what came in so many seconds in which anything did, while these marks are in force. Flows of hosts that the
+    /// topology does not have are passed over.
+    pub fn look(
+        &mut self,
+        flows: &[Flow],
+        seconds: f64,
+        in_force: &Contended,
+    ) -> Option<Adjustment> {
+        if self.in_force != *in_force {
+            // Groups are others, and loads with them.
+            self.in_force = in_force.clone();
+            self.job.now = Smoothed::default();
+            for link in &mut self.links {
+                (link.share.now, link.rate) = Default::default();
             }
+            self.begin_anew();
+        }
+        self.hear(flows, seconds);
+        let thresholds = self.thresholds;
+        // What crosses one slow link is slow on all others of its way, and a ring everywhere: the reason is where most is lost.
+        let slow = self.links.iter().filter(|link| link.marked.is_none());
+        let most = slow.map(|link| link.lost).fold(0.0, f64::max);
+        let mut reasons = Vec::new();
+        for link in 0..self.links.len() {
+            let name = self.name(link);
+            let standing = &mut self.links[link];
+            let (rate, against) = (standing.rate.value(), standing.against);
+            match standing.marked {
+                None if against >= thresholds.looks_to_mark && ALIKE * standing.lost >= most => {
+                    standing.marked = Some(Mark::At(rate));
+                    let percent = 100.0 * standing.share.value();
+                    reasons.push(format!(
+                        "{name} is contended: {percent:.0} % of its rate in {against} looks in a row"
+                    ));
+                }
+                Some(Mark::At(before)) if against >= thresholds.looks_to_heal => {
+                    standing.marked = None;
+                    let times = rate / before;
+                    reasons.push(format!(
+                        "{name} is free again: it carries {times:.1} times what it did when it was marked"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if !reasons.is_empty() {
+            // What is marked now may be why others were slow.
+            self.begin_anew();
         }
         let reason = reasons.join("; ");
         (!reason.is_empty()).then(|| Adjustment { contended: self.contended(), reason })
     }
 
-    /// The least share of a link that is slow in this look and was in all of those before it.
-    ///
-    /// A ring that crosses one slow link is slow everywhere, but there most.
-    fn least_share(&self, told: &[Option<Told>]) -> f64 {
-        let slow = |(link, told): (&Standing, &Option<Told>)| {
-            let share = told.filter(|told| told.share <= self.thresholds.contended_below)?.share;
-            let mean = (link.shares + share) / f64::from(link.against + 1);
-            (!link.contended).then_some(mean)
-        };
-        self.links.iter().zip(told).filter_map(slow).fold(f64::INFINITY, f64::min)
+    /// What speaks for a change has to be seen again.
+    fn begin_anew(&mut self) {
+        for link in &mut self.links {
+            (link.against, link.lost) = Default::default();
+        }
     }
 
-    fn is_marked(&self, link: usize, marks: &Contended) -> bool {
+    /// What was said about each link, and whether it speaks against it.
+    fn hear(&mut self, flows: &[Flow], seconds: f64) {
+        let flows = self.heard(flows);
+        let (shares, lost) = (self.shares(&flows), self.lost(&flows));
+        let load = self.load(flows.iter().map(|heard| &heard.flow));
+        let needed = flows.iter().map(|heard| heard.needed).fold(0.0, f64::max);
+        if needed > 0.0 && seconds > 0.0 {
+            self.job.add((needed / seconds).min(1.0));
+        }
+        let job_is_fast = self.job.value() >= self.thresholds.healed_above;
+        for (link, standing) in self.links.iter_mut().enumerate() {
+            let Some(share) = shares[link] else { continue };
+            standing.share.add(share);
+            let rates = load[link].into_iter().filter(|bytes| *bytes > 0.0);
+            standing.rate.add(rates.map(|bytes| bytes / seconds).fold(f64::INFINITY, f64::min));
+            let rate = standing.rate.value();
+            if standing.rate.count() > self.thresholds.looks_to_heal
+                && matches!(standing.marked, Some(Mark::Inherited))
+            {
+                standing.marked = Some(Mark::At(rate));
+            }
+            let speaks_against = match standing.marked {
+                None => standing.share.value() <= self.thresholds.contended_below,
+                Some(Mark::At(before)) => job_is_fast && rate >= self.thresholds.healed_by * before,
+                Some(Mark::Inherited) => false,
+            };
+            (standing.against, standing.lost) = match speaks_against {
+                true => (standing.against + 1, standing.lost + lost[link]),
+                false => (0, 0.0),
+            };
+        }
+    }
+
+    fn is_among(&self, link: usize, marks: &Contended) -> bool {
         match self.topology.hosts.get(link) {
             Some(host) => marks.hosts.contains(&host.name),
             None => marks.racks.contains(&((link - self.topology.hosts.len()) as u32)),
         }
     }
 
-    /// What flows tell about each link.
+    /// The links of this watch that a flow crosses, each with its direction, and their rates.
+    fn way(&self, flow: &Flow) -> impl Iterator<Item = (Directed, f64)> {
+        let hosts = self.topology.hosts.len() as u32;
+        // One worker on each host, so that it is named like it.
+        let [from, to] = [flow.from, flow.to].map(|host| (host as u32, host as u32));
+        let way = self.topology.way(from, to);
+        let topology = self.topology.clone();
+        (0..way.links().len()).filter_map(move |at| {
+            let name = way.links()[at];
+            let (link, inward) = match name {
+                LinkName::HostOut(host) => (host, 0),
+                LinkName::HostIn(host) => (host, 1),
+                LinkName::RackUp(rack) => (hosts + rack, 0),
+                LinkName::RackDown(rack) => (hosts + rack, 1),
+                LinkName::MemoryOut(_) | LinkName::MemoryIn(_) => return None,
+            };
+            let rate = topology.rate(name).bytes_per_second();
+            Some((Directed { link: link as usize, inward }, rate))
+        })
+    }
+
+    /// Bytes on each link, out and in.
+    fn load<'a>(&self, flows: impl IntoIterator<Item = &'a Flow>) -> Vec<[f64; 2]> {
+        let mut load = vec![[0.0; 2]; self.links.len()];
+        for flow in flows {
+            self.way(flow).for_each(|(it, _)| load[it.link][it.inward] += flow.bytes);
+        }
+        load
+    }
+
+    /// Flows that say something, and what.
+    fn heard(&self, flows: &[Flow]) -> Vec<Heard> {
+        let hosts = self.topology.hosts.len();
+        let tells = |flow: &&Flow| {
+            let free = || self.way(flow).map(|(_, rate)| rate).fold(f64::INFINITY, f64::min);
+            flow.from.max(flow.to) < hosts
+                && flow.from != flow.to
+                && flow.bytes <= TOO_FAST * free() * flow.seconds
+        };
+        let flows: Vec<&Flow> = flows.iter().filter(tells).collect();
+        let load = self.load(flows.iter().copied());
+        let heard = |flow: &Flow| {
+            let alone = self.way(flow).map(|(it, rate)| load[it.link][it.inward] / rate);
+            let needed = alone.fold(0.0, f64::max);
+            Heard { flow: *flow, needed, share: (needed / flow.seconds).min(1.0) }
+        };
+        flows.into_iter().map(heard).collect()
+    }
+
+    fn is_contended(&self, link: usize) -> bool {
+        self.links[link].marked.is_some() || self.is_among(link, &self.in_force)
+    }
+
+    /// What would have come over each link as well, had its flows been as fast as their load asks, in bytes. A flow that crosses a link that counts as
+    /// contended lost it there.
+    fn lost(&self, flows: &[Heard]) -> Vec<f64> {
+        let mut lost = vec![0.0; self.links.len()];
+        for Heard { flow, share, .. } in flows {
+            if !self.way(flow).any(|(it, _)| self.is_contended(it.link)) {
+                self.way(flow).for_each(|(it, _)| lost[it.link] += flow.bytes * (1.0 - share));
+            }
+        }
+        lost
+    }
+
+    /// What its better flows tell about each link: the worse of its directions.
     ///
     /// Inside racks only hosts' own links are crossed, so those speak first. A flow between racks speaks about the
     /// racks if both of its hosts are not the reason, and about its hosts if nothing else does. A flow that crosses a link
     /// that counts as contended speaks about no other: that link is reason enough.
-    fn shares(&self, flows: &[Flow]) -> Vec<Option<Told>> {
+    fn shares(&self, flows: &[Heard]) -> Vec<Option<f64>> {
         let hosts = self.topology.hosts.len();
-        let known = |flow: &&Flow| flow.from < hosts && flow.to < hosts && flow.from != flow.to;
-        let rack = |host: usize| self.topology.hosts[host].rack as usize;
-        let mut about: Vec<Vec<&Flow>> = vec![Vec::new(); hosts + self.racks];
-        let (inside, between): (Vec<&Flow>, Vec<&Flow>) =
-            flows.iter().filter(known).partition(|flow| rack(flow.from) == rack(flow.to));
-        let contended = |link: usize| self.links[link].contended;
-        for flow in inside {
-            let ends = [flow.from, flow.to];
-            for end in ends
-                .into_iter()
-                .filter(|end| contended(*end) || !ends.map(contended).contains(&true))
-            {
-                about[end].push(flow);
+        let contended = |it: Directed| self.is_contended(it.link);
+        let mut about: Vec<[Vec<Heard>; 2]> = vec![Default::default(); self.links.len()];
+        let (inside, between): (Vec<Heard>, Vec<Heard>) =
+            flows.iter().partition(|heard| self.way(&heard.flow).count() == 2);
+        for heard in inside {
+            let way: Vec<Directed> = self.way(&heard.flow).map(|(it, _)| it).collect();
+            let known = way.iter().any(|it| contended(*it));
+            for it in way.into_iter().filter(|it| !known || contended(*it)) {
+                about[it.link][it.inward].push(heard);
             }
         }
-        let heard: Vec<bool> = about[..hosts].iter().map(|flows| !flows.is_empty()).collect();
-        let slow = |flows: &Vec<&Flow>| {
-            Told::of(flows).is_some_and(|told| told.share <= self.thresholds.contended_below)
+        let told = |about: &[[Vec<Heard>; 2]], link: usize| {
+            about[link].iter().filter_map(|flows| better(flows)).reduce(f64::min)
         };
-        let slow_hosts: Vec<bool> = about[..hosts].iter().map(slow).collect();
-        for flow in between {
-            let crossed = [flow.from, flow.to, hosts + rack(flow.from), hosts + rack(flow.to)];
-            let known = crossed.map(contended).contains(&true);
-            let speaks = |link: usize| contended(link) || !known;
-            for end in [flow.from, flow.to] {
-                let uplink = hosts + rack(end);
-                if !heard[end] && speaks(end) {
-                    about[end].push(flow);
-                }
-                if !slow_hosts[flow.from] && !slow_hosts[flow.to] && speaks(uplink) {
-                    about[uplink].push(flow);
+        let slow = |about: &[[Vec<Heard>; 2]], link: usize| {
+            let of_best = |share: f64| self.links[link].share.of_best(share);
+            told(about, link).is_some_and(|it| of_best(it) <= self.thresholds.contended_below)
+        };
+        let was_heard: Vec<bool> = (0..hosts).map(|host| told(&about, host).is_some()).collect();
+        let slow_hosts: Vec<bool> = (0..hosts).map(|host| slow(&about, host)).collect();
+        for heard in between {
+            let way: Vec<Directed> = self.way(&heard.flow).map(|(it, _)| it).collect();
+            let known = way.iter().any(|it| contended(*it));
+            let host_is_slow = slow_hosts[heard.flow.from] || slow_hosts[heard.flow.to];
+            for it in way.into_iter().filter(|it| !known || contended(*it)) {
+                let is_reason = match was_heard.get(it.link) {
+                    Some(host_was_heard) => !host_was_heard,
+                    None => !host_is_slow,
+                };
+                if is_reason {
+                    about[it.link][it.inward].push(heard);
                 }
             }
         }
         // A host that was heard of between racks only shares its rack's fault.
-        for host in 0..hosts {
-            if !heard[host] && slow(&about[hosts + rack(host)]) && !self.is_alone(host) {
-                about[host].clear();
+        for host in (0..hosts).filter(|host| !was_heard[*host] && !self.is_alone(*host)) {
+            let uplink = hosts + self.topology.hosts[host].rack as usize;
+            if uplink < self.links.len() && slow(&about, uplink) {
+                about[host] = Default::default();
             }
         }
-        about.iter().map(|flows| Told::of(flows)).collect()
+        (0..self.links.len()).map(|link| told(&about, link)).collect()
     }
 
     /// Whether a host has its rack for itself.
@@ -293,6 +399,27 @@ impl Watch {
     }
 }
 
+/// One direction of a link.
+#[derive(Clone, Copy, Debug)]
+struct Directed {
+    link: usize,
+    /// 0 from hosts to the others, 1 to hosts.
+    inward: usize,
+}
+
+/// The share of the better flows.
+fn better(flows: &[Heard]) -> Option<f64> {
+    let mut flows = flows.to_vec();
+    flows.sort_by(|one, other| other.share.total_cmp(&one.share));
+    let enough = BETTER * flows.iter().map(|heard| heard.flow.bytes).sum::<f64>();
+    let mut bytes = 0.0;
+    let last = flows.iter().find(|heard| {
+        bytes += heard.flow.bytes;
+        bytes >= enough
+    })?;
+    Some(last.share)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,15 +432,19 @@ mod tests {
         let host = |index: u32| Host { name: format!("host{index}"), rack: index / hosts, link };
         let hosts = (0..racks * hosts).map(host).collect();
         let topology = Topology { hosts, uplinks: vec![link; racks as usize], memory: link };
-        Watch::new(Arc::new(topology), Thresholds::default())
+        Watch::new(Arc::new(topology), Thresholds::default(), &Contended::default())
+    }
+
+    /// What a link carries in a second, in so much time as leaves this share of it.
+    fn flow(from: usize, to: usize, share: f64) -> Flow {
+        Flow { from, to, bytes: 1.25e8, seconds: share.recip() }
     }
 
     /// Every host to its neighbour, round all; `share` for the flows that `slow` names.
     fn round(hosts: usize, share: f64, slow: impl Fn(usize, usize) -> bool) -> Vec<Flow> {
         let flow = |from: usize| {
             let to = (from + 1) % hosts;
-            let share = if slow(from, to) { share } else { 1.0 };
-            Flow { from, to, rate: 1e8 * share, share }
+            flow(from, to, if slow(from, to) { share } else { 1.0 })
         };
         (0..hosts).map(flow).collect()
     }
@@ -321,7 +452,17 @@ mod tests {
     /// With its own marks in force.
     fn look(watch: &mut Watch, flows: &[Flow]) -> Option<Adjustment> {
         let in_force = watch.contended();
-        watch.look(flows, &in_force)
+        watch.look(flows, longest(flows), &in_force)
+    }
+
+    fn longest(flows: &[Flow]) -> f64 {
+        flows.iter().map(|flow| flow.seconds).fold(0.0, f64::max)
+    }
+
+    /// Without anybody else.
+    fn begin(watch: &mut Watch) {
+        let hosts = watch.topology.hosts.len();
+        assert!((0..5).all(|_| look(watch, &round(hosts, 1.0, |_, _| false)).is_none()));
     }
 
     #[test]
@@ -330,16 +471,14 @@ mod tests {
         let rack = |host: usize| host / 3;
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
-        assert_eq!(look(&mut watch, &slow), None);
-        assert_eq!(look(&mut watch, &slow), None);
-        let marked = look(&mut watch, &slow).unwrap();
+        begin(&mut watch);
+        let marked = (0..4).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
         assert_eq!(marked.contended.racks.iter().collect::<Vec<_>>(), [&1]);
         assert!(marked.contended.hosts.is_empty(), "{marked:?}");
         assert!(marked.reason.contains("the uplink of rack 1 is contended"), "{}", marked.reason);
-        // It takes some looks to know what is usual while it is contended.
-        assert!((0..10).all(|_| look(&mut watch, &slow).is_none()));
+        assert!((0..100).all(|_| look(&mut watch, &slow).is_none()));
         let sound = round(12, 1.0, |_, _| false);
-        let healed: Vec<_> = (0..6).filter_map(|_| look(&mut watch, &sound)).collect();
+        let healed: Vec<_> = (0..8).filter_map(|_| look(&mut watch, &sound)).collect();
         assert_eq!(healed.len(), 1);
         assert!(healed[0].contended.is_empty());
     }
@@ -352,18 +491,20 @@ mod tests {
         let ring = (0..4).flat_map(|from| {
             let to = (from + 1) % 4;
             let share = if [from, to].contains(&2) { 0.4 } else { 0.6 };
-            (0..3).map(move |host| Flow {
-                from: 3 * from + host,
-                to: 3 * to + host,
-                rate: 1e8 * share,
-                share,
-            })
+            // Three share an uplink of one wire's rate.
+            (0..3).map(move |host| flow(3 * from + host, 3 * to + host, share / 3.0))
         });
         let inside = round(12, 1.0, |_, _| false)
             .into_iter()
             .filter(|flow| rack(flow.from) == rack(flow.to));
         let flows: Vec<Flow> = ring.chain(inside).collect();
-        let marked = (0..3).filter_map(|_| look(&mut watch, &flows)).last().unwrap();
+        let sound = |flow: &Flow| Flow {
+            seconds: if rack(flow.from) == rack(flow.to) { 1.0 } else { 3.0 },
+            ..*flow
+        };
+        let before: Vec<Flow> = flows.iter().map(sound).collect();
+        assert!((0..5).all(|_| look(&mut watch, &before).is_none()));
+        let marked = (0..4).filter_map(|_| look(&mut watch, &flows)).last().unwrap();
         assert_eq!(marked.contended.racks.into_iter().collect::<Vec<u32>>(), [2]);
         assert!(marked.contended.hosts.is_empty());
     }
@@ -372,7 +513,8 @@ mod tests {
     fn a_slow_host_is_marked_and_its_rack_is_not() {
         let mut watch = watch(2, 3);
         let slow = round(6, 0.2, |from, to| from == 2 || to == 2);
-        let marked = (0..3).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
+        begin(&mut watch);
+        let marked = (0..4).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
         assert_eq!(marked.contended.hosts.iter().collect::<Vec<_>>(), ["host2"]);
         assert!(marked.contended.racks.is_empty(), "{marked:?}");
     }
@@ -382,7 +524,8 @@ mod tests {
         for seed in 0..50 {
             let (mut watch, mut random) = (watch(4, 3), Random::new(seed));
             for _ in 0..500 {
-                let noisy = |flow: Flow| Flow { share: 0.66 + 0.34 * random.unit(), ..flow };
+                let noisy =
+                    |flow: Flow| Flow { seconds: (0.66 + 0.34 * random.unit()).recip(), ..flow };
                 let flows: Vec<Flow> =
                     round(12, 1.0, |_, _| false).into_iter().map(noisy).collect();
                 assert_eq!(look(&mut watch, &flows), None, "seed {seed}");
@@ -391,41 +534,69 @@ mod tests {
     }
 
     #[test]
-    fn between_the_thresholds_a_mark_stays() {
+    fn a_mark_stays_while_the_link_is_not_as_fast_as_its_load_asks() {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
-        (0..3).for_each(|_| drop(look(&mut watch, &at(0.6))));
-        // Fewer share the link now, and get more than before the mark; then it heals a little.
-        assert!((0..40).all(|_| look(&mut watch, &at(0.8)).is_none()));
-        assert!((0..40).all(|_| look(&mut watch, &at(1.0)).is_none()));
+        begin(&mut watch);
+        (0..4).for_each(|_| drop(look(&mut watch, &at(0.4))));
         assert!(!watch.contended().is_empty());
+        assert!((0..100).all(|_| look(&mut watch, &at(0.8)).is_none()));
+        assert_eq!((0..8).filter_map(|_| look(&mut watch, &at(0.95))).count(), 1);
     }
 
     #[test]
-    fn a_mark_that_nothing_speaks_for_is_tried_without_more_and_more_rarely() {
+    fn a_mark_stays_where_fewer_flows_share_what_others_leave() {
+        let mut watch = watch(2, 3);
+        let of = |bytes: f64, share: f64| {
+            let slow = round(6, share, |from, to| from == 2 || to == 2);
+            let part = |flow: Flow| Flow {
+                bytes: bytes * flow.bytes,
+                seconds: bytes * flow.seconds,
+                ..flow
+            };
+            slow.into_iter().map(part).collect::<Vec<Flow>>()
+        };
+        begin(&mut watch);
+        (0..4).for_each(|_| drop(look(&mut watch, &of(1.0, 0.5))));
+        assert!(!watch.contended().is_empty());
+        assert!((0..100).all(|_| look(&mut watch, &of(0.5, 0.5)).is_none()));
+        assert_eq!((0..8).filter_map(|_| look(&mut watch, &of(0.5, 1.0))).count(), 1);
+    }
+
+    #[test]
+    fn an_inherited_mark_comes_off_when_the_link_carries_more() {
+        let topology = watch(2, 3).topology;
+        let inherited = Contended { hosts: ["host2".to_string()].into(), ..Contended::default() };
+        let mut watch = Watch::new(topology, Thresholds::default(), &inherited);
+        let at = |share| round(6, share, |from, to| from == 2 || to == 2);
+        assert!((0..100).all(|_| look(&mut watch, &at(0.3)).is_none()));
+        assert_eq!(watch.contended(), inherited);
+        assert_eq!((0..8).filter_map(|_| look(&mut watch, &at(1.0))).count(), 1);
+        assert!(watch.contended().is_empty());
+    }
+
+    #[test]
+    fn what_came_from_queues_at_once_frees_no_link() {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
-        // Whoever is marked gets more, so that only without the mark it shows that nothing has healed.
-        let tried: Vec<usize> = (0..1000)
-            .filter(|_| {
-                let share = if watch.contended().is_empty() { 0.5 } else { 0.9 };
-                look(&mut watch, &at(share)).is_some_and(|it| it.contended.is_empty())
-            })
-            .collect();
-        assert_eq!(tried, [102, 305, 708]);
-        // It healed, unseen: at the next try it stays free.
-        (0..2000).for_each(|_| drop(look(&mut watch, &at(1.0))));
-        assert!(watch.contended().is_empty());
+        begin(&mut watch);
+        (0..4).for_each(|_| drop(look(&mut watch, &at(0.2))));
+        // Of small messages two of three come from memory.
+        assert!(
+            (0..60).all(|n| look(&mut watch, &at(if n % 3 == 0 { 0.2 } else { 40.0 })).is_none())
+        );
+        assert!(!watch.contended().is_empty());
     }
 
     #[test]
     fn a_mark_that_nobody_follows_stays_until_the_link_has_healed() {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
-        (0..3).for_each(|_| drop(look(&mut watch, &at(0.2))));
-        assert!((0..100).all(|_| watch.look(&at(0.2), &Contended::default()).is_none()));
+        begin(&mut watch);
+        (0..4).for_each(|_| drop(watch.look(&at(0.2), 5.0, &Contended::default())));
+        assert!((0..100).all(|_| watch.look(&at(0.2), 5.0, &Contended::default()).is_none()));
         assert!(!watch.contended().is_empty());
-        let healed = (0..6).filter_map(|_| watch.look(&at(1.0), &Contended::default()));
+        let healed = (0..8).filter_map(|_| watch.look(&at(1.0), 1.0, &Contended::default()));
         assert!(healed.last().unwrap().contended.is_empty());
     }
 
@@ -435,7 +606,8 @@ mod tests {
         let rack = |host: usize| host / 3;
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
-        assert!((0..3).filter_map(|_| look(&mut watch, &slow)).count() == 1);
+        begin(&mut watch);
+        assert!((0..4).filter_map(|_| look(&mut watch, &slow)).count() == 1);
         // From then on the next rack is heard of through it only.
         let met: Vec<Flow> = slow.into_iter().filter(|flow| rack(flow.from) == 1).collect();
         assert!((0..20).all(|_| look(&mut watch, &met).is_none()));
@@ -445,7 +617,7 @@ mod tests {
     #[test]
     fn flows_that_name_no_host_are_passed_over() {
         let mut watch = watch(2, 2);
-        let flow = Flow { from: 0, to: 9, rate: 1e7, share: 0.1 };
+        let flow = flow(0, 9, 0.1);
         assert!((0..10).all(|_| look(&mut watch, &[flow]).is_none()));
     }
 }

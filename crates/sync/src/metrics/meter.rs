@@ -103,7 +103,7 @@ impl Meter {
         self.shape.as_ref()
     }
 
-    /// What to tell the others, but for single peers' rates; `None` before the first step is over.
+    /// What to tell the others, but for what came since the last report; `None` before the first step is over.
     pub fn report(&self) -> Option<Report> {
         let (step, view) = self.measured?;
         let layers = self.layers.iter().map(|[forward, backward]| LayerMetrics {
@@ -116,6 +116,7 @@ impl Meter {
             download: self.download.value(),
             rest: self.rest.value(),
             layers: layers.collect(),
+            receiving: 0.0,
             flows: Vec::new(),
         };
         let shape = self.shape.as_ref().map_or(0, |shape| shape.fingerprint());

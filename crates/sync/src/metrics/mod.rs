@@ -56,6 +56,8 @@ pub struct WorkerMetrics {
     pub rest: f64,
     /// Computation of each tensor's layer, in the order of [`JobShape::tensors`].
     pub layers: Vec<LayerMetrics>,
+    /// Seconds since the last report in which something came, from whomever.
+    pub receiving: f64,
     /// What came from single workers, those that sent most first; at most [`TOLD_FLOWS`].
     pub flows: Vec<FlowMetrics>,
 }
@@ -65,8 +67,17 @@ pub struct WorkerMetrics {
 pub struct FlowMetrics {
     /// The sender.
     pub from: Rank,
+    /// Bytes that came since the last report.
+    pub bytes: f64,
+    /// Seconds of that time in which something was on its way.
+    pub seconds: f64,
+}
+
+impl FlowMetrics {
     /// Bytes a second while something was on its way.
-    pub rate: f64,
+    pub fn rate(&self) -> f64 {
+        self.bytes / self.seconds
+    }
 }
 
 /// Computation of one layer in one step.

@@ -12,14 +12,14 @@ const TOLD_LAYERS: usize = 512;
 /// Step, fingerprint, view and number of layers.
 const HEAD_BYTES: usize = 24;
 
-/// Seconds, upload, download and the rest.
-const NUMBERS: usize = 4;
+/// Seconds, upload, download, the rest and receiving.
+const NUMBERS: usize = 5;
 
-/// Rates of so many peers are told: as many as most strategies have neighbours.
+/// What came of so many peers is told: as many as most strategies have neighbours.
 pub const TOLD_FLOWS: usize = 8;
 
-/// Sender and rate.
-const FLOW_BYTES: usize = 8;
+/// Sender, bytes and seconds.
+const FLOW_BYTES: usize = 12;
 
 /// The length of a report.
 pub const REPORT_BYTES: usize =
@@ -55,18 +55,20 @@ impl Report {
     /// As it travels. Numbers keep seven digits.
     pub fn encode(&self) -> Box<[u8]> {
         let mut bytes = Vec::with_capacity(REPORT_BYTES);
-        let WorkerMetrics { seconds, upload, download, rest, layers, flows } = &self.metrics;
+        let WorkerMetrics { seconds, upload, download, rest, layers, receiving, flows } =
+            &self.metrics;
         bytes.extend(self.step.to_le_bytes());
         bytes.extend(self.shape.to_le_bytes());
         bytes.extend(self.view.0.to_le_bytes());
         bytes.extend(u32::try_from(layers.len()).unwrap_or(u32::MAX).to_le_bytes());
-        let nothing = FlowMetrics { from: Rank(0), rate: 0.0 };
+        let nothing = FlowMetrics { from: Rank(0), bytes: 0.0, seconds: 0.0 };
         for flow in flows.iter().chain(std::iter::repeat(&nothing)).take(TOLD_FLOWS) {
             bytes.extend(flow.from.0.to_le_bytes());
-            bytes.extend((flow.rate as f32).to_le_bytes());
+            bytes.extend((flow.bytes as f32).to_le_bytes());
+            bytes.extend((flow.seconds as f32).to_le_bytes());
         }
         let mut put = |number: f64| bytes.extend((number as f32).to_le_bytes());
-        [seconds, upload, download, rest].into_iter().for_each(|number| put(*number));
+        [seconds, upload, download, rest, receiving].into_iter().for_each(|number| put(*number));
         for together in layers.chunks(told_together(layers.len())) {
             put(together.iter().map(|layer| layer.forward).sum());
             put(together.iter().map(|layer| layer.backward).sum());
@@ -83,12 +85,14 @@ impl Report {
         let (head, rest) = bytes.split_at(HEAD_BYTES);
         let (flows, numbers) = rest.split_at(FLOW_BYTES * TOLD_FLOWS);
         let (flows, _) = flows.as_chunks::<FLOW_BYTES>();
-        let flow = |[a, b, c, d, rate @ ..]: &[u8; FLOW_BYTES]| FlowMetrics {
-            from: Rank(u32::from_le_bytes([*a, *b, *c, *d])),
-            rate: f64::from(f32::from_le_bytes(*rate)),
+        let flow = |flow: &[u8; FLOW_BYTES]| {
+            let [from, bytes, seconds] = *flow.as_chunks::<4>().0 else { return None };
+            let [bytes, seconds] = [bytes, seconds].map(|it| f64::from(f32::from_le_bytes(it)));
+            let tells = |number: f64| number.is_finite() && number > 0.0;
+            let flow = FlowMetrics { from: Rank(u32::from_le_bytes(from)), bytes, seconds };
+            (tells(bytes) && tells(seconds)).then_some(flow)
         };
-        let told = |flow: &FlowMetrics| flow.rate.is_finite() && flow.rate > 0.0;
-        let flows = flows.iter().map(flow).filter(told).collect();
+        let flows = flows.iter().filter_map(flow).collect();
         let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
         let (step, shape, view, count) = (word(0)?, word(8)?, half(16)?, half(20)? as usize);
@@ -98,6 +102,7 @@ impl Report {
         });
         let mut next = || numbers.next().flatten();
         let (seconds, upload, download, rest) = (next()?, next()?, next()?, next()?);
+        let receiving = next()?;
         // Who claims more layers than anybody can post would have us make room for them.
         let mut layers = Vec::with_capacity(count.min(TOLD_LAYERS));
         if count > MOST_LAYERS {
@@ -111,7 +116,7 @@ impl Report {
             let layer = LayerMetrics { forward: forward * share, backward: backward * share };
             layers.extend(std::iter::repeat_n(layer, here));
         }
-        let metrics = WorkerMetrics { seconds, upload, download, rest, layers, flows };
+        let metrics = WorkerMetrics { seconds, upload, download, rest, layers, receiving, flows };
         Some(Report { step, view: ViewVersion(view), shape, metrics })
     }
 }
@@ -159,9 +164,16 @@ mod tests {
         let layers = (0..layers)
             .map(|n| LayerMetrics { forward: n as f64 / 1024.0, backward: n as f64 / 512.0 })
             .collect();
-        let flows = vec![FlowMetrics { from: Rank(3), rate: 4e8 }];
-        let metrics =
-            WorkerMetrics { seconds: 0.25, upload: 1e9, download: 5e8, rest: 0.125, layers, flows };
+        let flows = vec![FlowMetrics { from: Rank(3), bytes: 4e6, seconds: 0.125 }];
+        let metrics = WorkerMetrics {
+            seconds: 0.25,
+            upload: 1e9,
+            download: 5e8,
+            rest: 0.125,
+            layers,
+            receiving: 0.5,
+            flows,
+        };
         Report { step: 40, view: ViewVersion(3), shape: 7, metrics }
     }
 

@@ -8,6 +8,7 @@
 //!
 //! Where some peers sit on other hosts, only messages to and from those count: memory is a hundred times as fast.
 
+use super::FlowMetrics;
 use crate::slab::Key;
 use paceline_job::{Rank, Time, View};
 
@@ -70,6 +71,12 @@ pub struct Carried {
 }
 
 impl Carried {
+    /// In this time, if enough came to tell how long it took.
+    pub fn flow(&self, from: Rank) -> Option<FlowMetrics> {
+        let (bytes, seconds) = (self.bytes as f64, self.nanoseconds as f64 * 1e-9);
+        self.rate().map(|_| FlowMetrics { from, bytes, seconds })
+    }
+
     /// What came since.
     pub fn since(&self, earlier: &Carried) -> Carried {
         Carried {

@@ -133,6 +133,7 @@ impl Gauges {
             download: self.download.value(),
             rest: self.rest.value(),
             layers: self.layers.iter().map(layer).collect(),
+            receiving: 0.0,
             flows: Vec::new(),
         }
     }
