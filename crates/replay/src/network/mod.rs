@@ -241,6 +241,11 @@ impl<P> Network<P> {
             let mut shares = std::mem::take(&mut self.shares);
             self.links.settle(&self.connections, &mut shares);
             for (index, share) in shares.drain(..) {
+                let connection = &self.connections[index as usize];
+                if connection.rate == share && share > 0.0 && !connection.alone {
+                    // Nothing changes for it, and its timer is set: of thousands of flows that meet somewhere, most.
+                    continue;
+                }
                 self.catch_up(now, index);
                 let connection = &mut self.connections[index as usize];
                 connection.set_rate(now.0, share);
