@@ -1,17 +1,21 @@
 //! One worker of a run of membership: its participant, its keeper, the engine of the view in force, its memory, and a
 //! program that trains. What a driver does in real time is done here at once, or later by the run's lot.
 
+mod engine;
+mod sharing;
+
 use super::{Conditions, Ledger, Mode, ledger::contribution, memory::Memory};
 use paceline_job::{Dtype, Random, Rank, ReduceOp, Time, View, ViewVersion, WorkerId};
 use paceline_sync::{
     agreement::{Begin, Change, Participant, ToParticipant, ToRegistrar},
     collective::Collective,
     engine::Engine,
-    event::{Action, Event, OpId, Payload, Post},
-    frame::{Header, Kind},
+    event::{Event, OpId, Post},
+    frame::Header,
     recovery::{Keeper, Order, Ticket},
     slab::Key,
 };
+use sharing::Listening;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -86,18 +90,6 @@ enum Use {
     Piece,
     Roll,
     Lacking,
-}
-
-/// A step in which newcomers listen.
-#[derive(Clone, Debug)]
-struct Listening {
-    /// What travels.
-    state: Vec<i64>,
-    /// Whether this worker still lacks it.
-    lacks: bool,
-    /// What a newcomer heard, to be applied when it has the state.
-    heard: Vec<(u64, usize, Vec<i64>)>,
-    asked: bool,
 }
 
 pub(super) struct Actor {
@@ -282,104 +274,6 @@ impl Actor {
         }
     }
 
-    fn frame(&mut self, envelope: Envelope) {
-        if envelope.era > self.era.version {
-            return self.early.push(envelope);
-        }
-        // Of a view that is over, or of one that nothing more comes of.
-        if envelope.era < self.era.version || self.frozen || self.engine.is_none() {
-            return;
-        }
-        let Envelope { from, header, payload, .. } = envelope;
-        if header.kind != Kind::Data {
-            return self.feed(Event::Control { from, header, payload: payload.into() });
-        }
-        let mut actions = Vec::new();
-        let engine = self.engine.as_mut().expect("seen above");
-        engine.handle(self.now, Event::Incoming { from, header }, &mut actions);
-        let at = actions.iter().position(|action| matches!(action, Action::Place { .. }));
-        let Action::Place { token, placement } = actions.remove(at.expect("every frame has one"))
-        else {
-            unreachable!("found by its kind")
-        };
-        self.memory.place(placement, &payload);
-        if let Some(token) = token {
-            // Some are in place at once, others take a while.
-            if header.len % 3 == 0 {
-                self.laters
-                    .push((u64::from(header.len % 7), Told::Arrived(self.era.version, token)));
-            } else {
-                let engine = self.engine.as_mut().expect("seen above");
-                engine.handle(self.now, Event::Arrived { token }, &mut actions);
-            }
-        }
-        self.perform(actions);
-    }
-
-    fn feed_in(&mut self, era: ViewVersion, event: Event) {
-        if era == self.era.version && !self.frozen {
-            self.feed(event);
-        }
-    }
-
-    fn feed(&mut self, event: Event) {
-        let Some(engine) = &mut self.engine else { return };
-        let mut actions = Vec::new();
-        engine.handle(self.now, event, &mut actions);
-        self.perform(actions);
-    }
-
-    /// Bounded by what is posted, as in the driver of real time.
-    fn perform(&mut self, mut actions: Vec<Action>) {
-        while !actions.is_empty() {
-            for action in std::mem::take(&mut actions) {
-                let Some(engine) = &mut self.engine else { return };
-                match action {
-                    Action::Send { to, token, header, payload, .. } => {
-                        let payload = match payload {
-                            Payload::Inline(bytes) => bytes.into_vec(),
-                            Payload::Memory(loc) => self.memory.read(loc, header.len as usize),
-                        };
-                        if let Some(token) = token {
-                            let after = 1 + u64::from(header.chunk % 5);
-                            self.laters.push((after, Told::Delivered(self.era.version, token)));
-                        }
-                        let (era, from) = (self.era.version, engine.rank());
-                        let envelope = Envelope { era, from, header, payload };
-                        self.sent.push((self.era.workers[to.index()].id, envelope));
-                    }
-                    Action::Work { token, source, with, into, elements, recipe } => {
-                        self.memory.work(source, with, into, elements, recipe);
-                        engine.handle(self.now, Event::Worked { token }, &mut actions);
-                    }
-                    Action::Free(buf) => self.memory.free(buf),
-                    Action::Complete(op) => match self.memory.leave(op) {
-                        None => self.keeper.completed(op, &mut self.orders),
-                        Some(bytes) => {
-                            let read = self.keeper.exchanged(op, &bytes, &mut self.orders);
-                            if let Err(rank) = read {
-                                self.memory.violations.push(format!("no report from {rank}"));
-                            }
-                        }
-                    },
-                    Action::Fail(op, error) => {
-                        self.memory.leave(op);
-                        self.memory.violations.push(format!("an engine failed: {error}"));
-                        self.keeper.failed(op, error, &mut self.orders);
-                    }
-                    Action::Close { peer, reason } => {
-                        self.memory.violations.push(format!("{peer} was closed: {reason}"));
-                    }
-                    Action::Place { .. } => unreachable!("taken where the frame arrived"),
-                    Action::Expect { .. } => {
-                        self.memory.violations.push("a place was announced".to_string());
-                    }
-                    Action::Report(_) => {}
-                }
-            }
-        }
-    }
-
     /// Do all there is to do now.
     pub(super) fn proceed(
         &mut self,
@@ -413,16 +307,6 @@ impl Actor {
                 return Ok(());
             }
         }
-    }
-
-    fn start_engine(&mut self, view: Arc<View>) {
-        self.memory.forget_engine();
-        self.engine = Some(engine(self.id, &view));
-        self.era = view;
-        self.frozen = false;
-        let early = std::mem::take(&mut self.early);
-        self.accuse();
-        early.into_iter().for_each(|envelope| self.frame(envelope));
     }
 
     fn obey(&mut self, order: Order, ledger: &mut Ledger) -> Result<(), String> {
@@ -512,105 +396,6 @@ impl Actor {
         for (parameter, value) in self.parameters[tensor].iter_mut().zip(values) {
             *parameter = parameter.wrapping_mul(31).wrapping_add(*value);
         }
-    }
-
-    /// Who has the state is known: how the others get it.
-    fn called(&mut self, standings: &[i64], ledger: &mut Ledger) {
-        let known = self.keeper.known().clone();
-        let (senders, others): (Vec<_>, Vec<_>) =
-            (0..).map(Rank).zip(standings).partition(|(_, has_it)| **has_it != 0);
-        let senders: Vec<Rank> = senders.into_iter().map(|(rank, _)| rank).collect();
-        let others: Vec<Rank> = others.into_iter().map(|(rank, _)| rank).collect();
-        let listeners = known.workers_at(&others);
-        self.doing = match self.conditions.mode {
-            mode if mode.is_apart() => {
-                self.keeper.listen(listeners);
-                Doing::Levelling(0)
-            }
-            // Nobody has it, or somebody was lost just now: all stand still.
-            _ if senders.is_empty() || !self.conditions.listens => Doing::Sharing(0),
-            _ => {
-                self.keeper.listen(listeners);
-                ledger.listened += usize::from(!self.has_state);
-                self.listened_in = (!self.has_state).then_some(self.step);
-                self.joined_at = self.joined_at.map(|_| self.step + 1);
-                let (lacks, state) = (!self.has_state, self.state());
-                let sender = senders[self.step as usize % senders.len()];
-                let me = known.rank_of(self.id);
-                if lacks || me == Some(sender) {
-                    let group = std::iter::once(sender).chain(others).collect();
-                    let collective = Collective::Broadcast { root: 0, len: state.len() as u64 };
-                    self.post_among("piece", &state, Use::Piece, collective, Some(group));
-                }
-                self.listening = Some(Listening { state, lacks, heard: Vec::new(), asked: false });
-                Doing::Computing(0)
-            }
-        };
-    }
-
-    /// The state is here, and what follows from it.
-    fn arrived(&mut self, values: &[i64]) {
-        if let Some(listening) = &mut self.listening
-            && listening.lacks
-        {
-            (listening.state, listening.lacks) = (values.to_vec(), false);
-        }
-    }
-
-    /// All have heard whether somebody still lacks the state.
-    fn asked(&mut self, lacking: bool, ledger: &mut Ledger) -> Result<(), String> {
-        if lacking {
-            ledger.sent_again += 1;
-            self.doing = Doing::Sharing(0);
-            return Ok(());
-        }
-        self.end_listening()
-    }
-
-    fn end_listening(&mut self) -> Result<(), String> {
-        if let Some(listening) = self.listening.take()
-            && !self.has_state
-        {
-            self.take_state(&listening.state);
-            for (step, tensor, values) in listening.heard {
-                self.apply(step, tensor, &values)?;
-            }
-        }
-        self.doing = match self.conditions.crosses_steps {
-            true => self.next_step(),
-            false => Doing::Awaiting,
-        };
-        Ok(())
-    }
-
-    fn state(&self) -> Vec<i64> {
-        let applied = self.applied.iter().map(|steps| *steps as i64);
-        self.parameters.iter().flatten().copied().chain(applied).collect()
-    }
-
-    fn adopt_state(&mut self, values: &[i64]) -> Result<(), String> {
-        if let Some(listening) = &mut self.listening {
-            if !listening.lacks && listening.state != values {
-                return Err(format!("worker {} was given another state than it had", self.id));
-            }
-            listening.state = values.to_vec();
-            return self.end_listening();
-        }
-        if self.has_state && self.state() != values {
-            return Err(format!("worker {} was given another state than it has", self.id));
-        }
-        self.take_state(values);
-        self.doing = Doing::Computing(0);
-        Ok(())
-    }
-
-    fn take_state(&mut self, values: &[i64]) {
-        let mut values = values.iter().copied();
-        self.parameters.iter_mut().flatten().zip(&mut values).for_each(|(to, from)| *to = from);
-        self.applied.iter_mut().zip(values).for_each(|(to, from)| *to = from as u64);
-        self.has_state = true;
-        self.keeper.train_apart(self.conditions.mode.is_apart());
-        self.keeper.have_state();
     }
 
     fn post(&mut self, name: &str, values: &[i64], of: Use, collective: Collective) {
@@ -767,48 +552,6 @@ impl Actor {
         self.uses.values().any(what)
     }
 
-    fn call(&mut self) -> bool {
-        if self.awaits(|of| matches!(of, Use::Roll)) {
-            return false;
-        }
-        let known = self.keeper.known().clone();
-        let mut standings = vec![0; known.size()];
-        if let Some(rank) = known.rank_of(self.id) {
-            standings[rank.index()] = i64::from(self.has_state);
-        }
-        let collective = Collective::AllReduce { len: standings.len() as u64 };
-        self.post("paceline roll", &standings, Use::Roll, collective);
-        true
-    }
-
-    fn level(&mut self, tensor: usize) -> bool {
-        if let Some(len) = self.conditions.tensors.get(tensor).copied() {
-            let part = if self.has_state { contribution(self.id) } else { 0 };
-            let collective = Collective::AllReduce { len: len as u64 };
-            let of = Use::Copy(self.step, tensor);
-            self.post(&format!("tensor {tensor}"), &vec![part; len], of, collective);
-            self.doing = Doing::Levelling(tensor + 1);
-            return true;
-        }
-        let over = !self.awaits(|of| matches!(of, Use::Copy(..)));
-        if over {
-            self.keeper.listen([].into());
-            self.doing = Doing::Sharing(0);
-        }
-        over
-    }
-
-    fn finish_listening(&mut self) -> bool {
-        let pieces = self.awaits(|of| matches!(of, Use::Piece));
-        let Some(listening) = self.listening.as_mut().filter(|it| !pieces && !it.asked) else {
-            return false;
-        };
-        listening.asked = true;
-        let lacks = [i64::from(listening.lacks)];
-        self.post("paceline lacking", &lacks, Use::Lacking, Collective::AllReduce { len: 1 });
-        true
-    }
-
     fn next_step(&mut self) -> Doing {
         self.step += 1;
         Doing::Beginning
@@ -874,27 +617,6 @@ impl Actor {
                 Err(format!("worker {}: step {}: {begin:?}", self.id, self.step))
             }
         }
-    }
-
-    /// Everybody gets the state from the worker that is there the longest and lives.
-    fn share(&mut self, attempt: usize) -> Result<bool, String> {
-        if self.uses.values().any(|of| matches!(of, Use::State)) {
-            return Ok(false);
-        }
-        let known = self.keeper.known().clone();
-        let mut roots: Vec<WorkerId> = known.ids().collect();
-        roots.sort_unstable();
-        let root = roots.get(attempt).copied();
-        if root == Some(self.id) && !self.has_state || root.is_none() {
-            // All who had it are gone, and so is the job.
-            self.doing = Doing::Over;
-            return Ok(false);
-        }
-        let root = root.and_then(|root| known.rank_of(root)).map_or(0, |rank| rank.0);
-        let state = self.listening.as_ref().map_or_else(|| self.state(), |it| it.state.clone());
-        let collective = Collective::Broadcast { root, len: state.len() as u64 };
-        self.post("state", &state, Use::State, collective);
-        Ok(true)
     }
 }
 
