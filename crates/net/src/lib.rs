@@ -3,6 +3,7 @@
 //! A worker [joins](join()) a job at its [`Coordinator`]: both sides prove that they hold the job's
 //! [`Secret`], the coordinator gives out ranks and the first view, and workers connect to each other.
 
+mod adaptation;
 mod buffer;
 mod calibration;
 mod control;
@@ -27,6 +28,7 @@ mod tuning;
 mod watching;
 mod worker;
 
+pub use adaptation::Attached;
 pub use buffer::{Buffer, SharedBuffer};
 pub use control::Proposal;
 pub use coordinator::{Coordinator, CoordinatorConfig, Fate, Log};

@@ -3,6 +3,7 @@
 //! Everything here is a pure function or a deterministic state machine: no clock, no socket, no
 //! thread. `paceline-net` drives it in real time and `paceline-replay` in virtual time.
 
+pub mod adaptation;
 pub mod agreement;
 pub mod checker;
 pub mod collective;

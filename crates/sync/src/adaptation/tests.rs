@@ -1,0 +1,121 @@
+use super::*;
+
+/// Wants something in one step, and notes what it is shown.
+struct Wanting {
+    step: u64,
+    wishes: Wishes,
+    shown: Vec<Moment>,
+}
+
+impl Policy for Wanting {
+    fn metrics(&self) -> Vec<String> {
+        vec!["accuracy".to_string()]
+    }
+
+    fn after_step(&mut self, moment: &Moment, wishes: &mut Wishes) {
+        self.shown.push(moment.clone());
+        if moment.step == self.step {
+            *wishes = self.wishes.clone();
+        }
+    }
+
+    fn state(&self) -> Option<String> {
+        Some(self.step.to_string())
+    }
+
+    fn restore(&mut self, state: &str) -> Result<(), crate::policy::StateError> {
+        let wrong = |_| crate::policy::StateError {
+            policy: "wanting",
+            problem: format!("`{state}` is no step"),
+        };
+        self.step = state.parse().map_err(wrong)?;
+        Ok(())
+    }
+}
+
+fn adaptation(wishes: Wishes) -> Adaptation {
+    let policy = Wanting { step: 1, wishes, shown: Vec::new() };
+    Adaptation::new(vec![Box::new(policy)], Some(4))
+}
+
+/// What two workers say, summed.
+fn exchange(workers: &mut [Adaptation; 2], settings: &Settings) -> Vec<f64> {
+    let mut rank = 0;
+    let said = workers.each_mut().map(|worker| {
+        let company = Company { rank, size: 2, settings };
+        rank += 1;
+        worker.say(rank as f64, None, company)
+    });
+    said[0].iter().zip(&said[1]).map(|(one, other)| one + other).collect()
+}
+
+#[test]
+fn what_worker_0_wants_all_follow_three_steps_later_and_what_others_want_nobody() {
+    let wishes = |batch, mode: &str| Wishes {
+        batch: Some(batch),
+        mode: Some(mode.to_string()),
+        ..Wishes::default()
+    };
+    let settings = Settings::default();
+    let mut workers = [adaptation(wishes(8, "local")), adaptation(wishes(32, "pairs"))];
+    let mut sums: Option<Vec<f64>> = None;
+    let mut followed = Vec::new();
+    for _ in 0..6 {
+        if let Some(sums) = &sums {
+            workers.iter_mut().for_each(|worker| worker.hear(sums));
+        }
+        sums = Some(exchange(&mut workers, &settings));
+        for (rank, worker) in workers.iter_mut().enumerate() {
+            worker.call(Edge::StepOver, Company { rank, size: 2, settings: &settings });
+        }
+        let both = workers.each_mut().map(|worker| worker.follow().mode);
+        assert_eq!(both[0], both[1]);
+        let batches = workers.each_ref().map(Adaptation::batch);
+        assert_eq!(batches[0], batches[1]);
+        followed.push((batches[0], both[0].clone()));
+    }
+    let (before, local) = ((Some(4), None), Some("local".to_string()));
+    let after = (Some(8), None);
+    let expected = [before.clone(), before.clone(), before, (Some(8), local), after.clone(), after];
+    assert_eq!(followed, expected);
+}
+
+#[test]
+fn what_policies_read_is_the_mean_of_what_workers_said_and_a_newcomer_goes_on_from_it() {
+    let settings = Settings::default();
+    let mut workers = [adaptation(Wishes::default()), adaptation(Wishes::default())];
+    for (worker, loss) in workers.iter_mut().zip([1.0, 3.0]) {
+        worker.report("loss", loss);
+        worker.report("nobody asked", loss);
+        worker.report_norms(5.0, 3.0);
+    }
+    workers[1].report("accuracy", 0.5);
+    let sums = exchange(&mut workers, &settings);
+    workers.iter_mut().for_each(|worker| worker.hear(&sums));
+    let company = Company { rank: 1, size: 2, settings: &settings };
+    let moment = workers[1].moment(company);
+    assert_eq!((moment.loss, moment.seconds), (Some(2.0), Some(1.5)));
+    assert_eq!(moment.reported, [("accuracy".to_string(), 0.5)].into());
+    // |G|² = (2·3 − 5) / 1 and V = 4·2·(5 − 3) / 1.
+    let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
+    assert!(near(moment.squared_norm, 1.0) && near(moment.variance, 16.0), "{moment:?}");
+    assert_eq!(moment.throughput, Some(8.0 / 1.5));
+
+    let mut newcomer = adaptation(Wishes::default());
+    let said = newcomer.resume(&workers[0].remember(Some(&sums))).unwrap();
+    assert_eq!(said, Some(sums));
+    assert_eq!(newcomer.moment(company), moment);
+    let mut other = Adaptation::new(Vec::new(), None);
+    let refused = other.resume(&newcomer.remember(None));
+    assert_eq!(refused, Err(MemoryError::Others { ours: 0, theirs: 1 }));
+    assert!(matches!(newcomer.resume("{"), Err(MemoryError::Unreadable(_))));
+}
+
+#[test]
+fn sums_that_cannot_be_are_passed_over() {
+    let mut worker = adaptation(Wishes::default());
+    for sums in [&[][..], &[1.0; 3], &[0.0; 20], &[1.0; 99]] {
+        worker.hear(sums);
+        assert_eq!(worker.observed, Observed::default());
+    }
+}
