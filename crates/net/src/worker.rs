@@ -457,16 +457,12 @@ impl Worker {
     ) -> (Handle, Option<Posting>) {
         let completion = Arc::new(Completion::default());
         let post = Post {
-            op: OpId(0),
-            name: operation.name,
-            collective: operation.collective,
-            dtype,
             reduce: operation.reduce,
             priority: operation.priority,
             group: operation.group,
             in_place: std::ptr::eq(input, output),
-            listeners: 0,
             holds: operation.holds,
+            ..Post::new(OpId(0), operation.name, operation.collective, dtype)
         };
         let bytes = post.collective.elements() * dtype.size() as u64;
         let memory = OpMemory { input, output, bytes };

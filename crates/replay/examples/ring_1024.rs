@@ -5,7 +5,7 @@
 //! Chunks enter the network as the settings' credit allows; with `--fifo` all of them at once.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology, View,
+    ByteSize, Dtype, Link, Rank, Rate, Settings, StrategyChoice, Time, Topology, View,
 };
 use paceline_replay::{Cluster, ClusterConfig};
 use paceline_sync::{
@@ -52,18 +52,8 @@ fn main() {
     let mut cluster = Cluster::new(view, &topology, ClusterConfig::default())
         .expect("the cluster is well formed");
     for rank in (0..ranks).map(Rank) {
-        let post = Post {
-            op: OpId(0),
-            name: "gradient".into(),
-            collective: Collective::AllReduce { len: chunks << 18 },
-            dtype: Dtype::F32,
-            reduce: ReduceOp::Sum,
-            priority: 0,
-            group: None,
-            in_place: true,
-            listeners: 0,
-            holds: None,
-        };
+        let post =
+            Post::new(OpId(0), "gradient", Collective::AllReduce { len: chunks << 18 }, Dtype::F32);
         cluster.post(Time::ZERO, rank, post).expect("the rank exists");
     }
     let set_up = begun.elapsed();

@@ -2,8 +2,7 @@
 //! bound that a ring approaches.
 
 use paceline_job::{
-    ByteSize, Dtype, Host, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology,
-    View,
+    ByteSize, Dtype, Host, Link, Rank, Rate, Settings, StrategyChoice, Time, Topology, View,
 };
 use paceline_replay::{
     Cluster, ClusterConfig, Combine, Fault, LinkName, NetworkConfig, ReplayError, Shaping,
@@ -56,16 +55,9 @@ fn transfer(cluster: &mut Cluster, number: u32, from: u32, to: u32, at: u64, byt
         (to, Collective::Recv { from: 0, len: bytes }),
     ] {
         let post = Post {
-            op: OpId(number),
-            name: format!("transfer{number}").into(),
-            collective,
-            dtype: Dtype::U8,
-            reduce: ReduceOp::Sum,
-            priority: 0,
             group: Some(group.clone()),
             in_place: false,
-            listeners: 0,
-            holds: None,
+            ..Post::new(OpId(number), format!("transfer{number}"), collective, Dtype::U8)
         };
         cluster.post(Time(at), Rank(rank), post).unwrap();
     }
@@ -224,18 +216,8 @@ fn all_reduce_time(workers: u32, bytes: u64, settings: Settings, worker: WorkerC
     let config = ClusterConfig { worker, ..ClusterConfig::default() };
     let mut cluster = Cluster::new(view.clone(), &one_rack(&view), config).unwrap();
     for rank in (0..workers).map(Rank) {
-        let post = Post {
-            op: OpId(0),
-            name: "gradient".into(),
-            collective: Collective::AllReduce { len: bytes / 4 },
-            dtype: Dtype::F32,
-            reduce: ReduceOp::Sum,
-            priority: 0,
-            group: None,
-            in_place: true,
-            listeners: 0,
-            holds: None,
-        };
+        let post =
+            Post::new(OpId(0), "gradient", Collective::AllReduce { len: bytes / 4 }, Dtype::F32);
         cluster.post(Time::ZERO, rank, post).unwrap();
     }
     let outcome = cluster.run();

@@ -92,16 +92,13 @@ fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
         let begun = cluster.now().0 + 1_000_000;
         for rank in (0..case.view.size() as u32).map(Rank) {
             let post = Post {
-                op: OpId(step),
-                name: "weights".into(),
-                collective: Collective::AllReduce { len: bytes / 4 },
-                dtype: Dtype::F32,
                 reduce: ReduceOp::Mix,
-                priority: 0,
-                group: None,
-                in_place: true,
-                listeners: 0,
-                holds: None,
+                ..Post::new(
+                    OpId(step),
+                    "weights",
+                    Collective::AllReduce { len: bytes / 4 },
+                    Dtype::F32,
+                )
             };
             cluster.post(Time(begun), rank, post).unwrap();
         }

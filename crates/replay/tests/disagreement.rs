@@ -22,18 +22,7 @@ fn cluster(size: usize, settings: Settings) -> Cluster {
 }
 
 fn all_reduce(op: u32, name: &str, len: u64) -> Post {
-    Post {
-        op: OpId(op),
-        name: name.into(),
-        collective: Collective::AllReduce { len },
-        dtype: Dtype::F32,
-        reduce: ReduceOp::Sum,
-        priority: 0,
-        group: None,
-        in_place: true,
-        listeners: 0,
-        holds: None,
-    }
+    Post::new(OpId(op), name, Collective::AllReduce { len }, Dtype::F32)
 }
 
 fn settings_with(strategy: &str) -> Settings {

@@ -1,7 +1,7 @@
 //! What credit and priority are for: an urgent tensor that comes late overtakes bulk that came first.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology, View,
+    ByteSize, Dtype, Link, Rank, Rate, Settings, StrategyChoice, Time, Topology, View,
 };
 use paceline_replay::{Cluster, ClusterConfig, Outcome};
 use paceline_sync::{
@@ -29,16 +29,13 @@ fn run(strategy: &str, settings: Settings, tensors: &[Posted]) -> Outcome {
     for rank in (0..4).map(Rank) {
         for (place, (at, bytes, priority)) in tensors.iter().enumerate() {
             let post = Post {
-                op: OpId(place as u32),
-                name: format!("tensor {place}").into(),
-                collective: Collective::AllReduce { len: bytes / 4 },
-                dtype: Dtype::F32,
-                reduce: ReduceOp::Sum,
                 priority: *priority,
-                group: None,
-                in_place: true,
-                listeners: 0,
-                holds: None,
+                ..Post::new(
+                    OpId(place as u32),
+                    format!("tensor {place}"),
+                    Collective::AllReduce { len: bytes / 4 },
+                    Dtype::F32,
+                )
             };
             cluster.post(*at, rank, post).unwrap();
         }

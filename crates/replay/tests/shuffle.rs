@@ -52,16 +52,8 @@ fn step(cluster: &mut Cluster<Contents>, held: &mut [Vec<f32>], op: OpId) {
     for (rank, own) in (0..).map(Rank).zip(held.iter()) {
         cluster.memory_mut().lend(rank, op, bytes(own), 4 * own.len(), true);
         let post = Post {
-            op,
-            name: "weights".into(),
-            collective: Collective::AllReduce { len: own.len() as u64 },
-            dtype: Dtype::F32,
             reduce: ReduceOp::Mix,
-            priority: 0,
-            group: None,
-            in_place: true,
-            listeners: 0,
-            holds: None,
+            ..Post::new(op, "weights", Collective::AllReduce { len: own.len() as u64 }, Dtype::F32)
         };
         cluster.post(cluster.now().max(Time(1)), rank, post).unwrap();
     }

@@ -1,8 +1,7 @@
 //! Surveys of known topologies in virtual time: what is found is what was there.
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Random, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology,
-    View,
+    ByteSize, Dtype, Link, Random, Rank, Rate, Settings, StrategyChoice, Time, Topology, View,
 };
 use paceline_replay::{Cluster, ClusterConfig, Shaping};
 use paceline_sync::{
@@ -55,16 +54,9 @@ fn arrivals(
             ];
             for (rank, collective) in sides {
                 let post = Post {
-                    op: op(number, piece),
-                    name: format!("probe {number}").into(),
-                    collective,
-                    dtype: Dtype::U8,
-                    reduce: ReduceOp::Sum,
-                    priority: 0,
                     group: Some(group.clone()),
                     in_place: false,
-                    listeners: 0,
-                    holds: None,
+                    ..Post::new(op(number, piece), format!("probe {number}"), collective, Dtype::U8)
                 };
                 cluster.post(Time::ZERO, Rank(rank as u32), post).unwrap();
             }

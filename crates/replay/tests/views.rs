@@ -6,8 +6,7 @@
 mod scenario;
 
 use paceline_job::{
-    ByteSize, Dtype, Link, Rank, Rate, ReduceOp, Settings, StrategyChoice, Time, Topology, View,
-    ViewVersion,
+    ByteSize, Dtype, Link, Rank, Rate, Settings, StrategyChoice, Time, Topology, View, ViewVersion,
 };
 use paceline_replay::{Cluster, ClusterConfig, Contents, Outcome, Random};
 use paceline_sync::{
@@ -140,18 +139,7 @@ fn cluster_of(size: usize, settings: Settings) -> (Cluster, Arc<View>) {
 }
 
 fn all_reduce(op: u32, name: &str) -> Post {
-    Post {
-        op: OpId(op),
-        name: name.into(),
-        collective: Collective::AllReduce { len: 1000 },
-        dtype: Dtype::F32,
-        reduce: ReduceOp::Sum,
-        priority: 0,
-        group: None,
-        in_place: true,
-        listeners: 0,
-        holds: None,
-    }
+    Post::new(OpId(op), name, Collective::AllReduce { len: 1000 }, Dtype::F32)
 }
 
 #[test]

@@ -49,16 +49,14 @@ fn main() {
 
 fn post(number: usize) -> Post {
     Post {
-        op: OpId(number as u32),
-        name: format!("layer{}.{}.convolution.weight", number / 10, number % 10).into(),
-        collective: paceline_sync::collective::Collective::AllReduce { len: 1 << 20 },
-        dtype: paceline_job::Dtype::F32,
         reduce: paceline_job::ReduceOp::Average,
         priority: number as i64,
-        group: None,
-        in_place: true,
-        listeners: 0,
-        holds: None,
+        ..Post::new(
+            OpId(number as u32),
+            format!("layer{}.{}.convolution.weight", number / 10, number % 10),
+            paceline_sync::collective::Collective::AllReduce { len: 1 << 20 },
+            paceline_job::Dtype::F32,
+        )
     }
 }
 

@@ -54,6 +54,24 @@ pub struct Post {
     pub holds: Option<u64>,
 }
 
+impl Post {
+    /// A sum over all ranks in place, of usual priority; what is to be otherwise, write before `..`.
+    pub fn new(op: OpId, name: impl Into<Arc<str>>, collective: Collective, dtype: Dtype) -> Post {
+        Post {
+            op,
+            name: name.into(),
+            collective,
+            dtype,
+            reduce: ReduceOp::Sum,
+            priority: 0,
+            group: None,
+            in_place: true,
+            listeners: 0,
+            holds: None,
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {

@@ -6,9 +6,7 @@ mod engine;
 #[path = "../../../fuzz/entry/trial.rs"]
 mod trial;
 
-use paceline_job::{
-    ByteSize, Dtype, Rank, ReduceOp, Settings, StrategyChoice, Time, View, ViewVersion,
-};
+use paceline_job::{ByteSize, Dtype, Rank, Settings, StrategyChoice, Time, View, ViewVersion};
 use paceline_sync::{
     collective::Collective,
     engine::Engine,
@@ -33,16 +31,9 @@ fn engine(rank: u32, size: usize) -> Engine {
 
 fn post(collective: Collective, group: Option<Arc<[Rank]>>) -> Event {
     Event::Post(Box::new(Post {
-        op: OpId(0),
-        name: "x".into(),
-        collective,
-        dtype: Dtype::F32,
-        reduce: ReduceOp::Sum,
-        priority: 0,
         group,
         in_place: false,
-        listeners: 0,
-        holds: None,
+        ..Post::new(OpId(0), "x", collective, Dtype::F32)
     }))
 }
 

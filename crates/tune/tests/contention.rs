@@ -42,16 +42,8 @@ fn look(settings: &Settings, network: &Topology, seed: u64) -> JobMetrics {
     config.network.jitter = Duration::from_micros(200);
     let mut cluster = Cluster::new(view, network, config).unwrap();
     let mut post = Post {
-        op: OpId(0),
-        name: "weights".into(),
-        collective: Collective::AllReduce { len: BYTES / 4 },
-        dtype: Dtype::F32,
         reduce: ReduceOp::Mix,
-        priority: 0,
-        group: None,
-        in_place: true,
-        listeners: 0,
-        holds: None,
+        ..Post::new(OpId(0), "weights", Collective::AllReduce { len: BYTES / 4 }, Dtype::F32)
     };
     for step in 0..STEPS {
         post.op = OpId(step);

@@ -175,16 +175,13 @@ fn play(
     let begun = Time(1);
     for rank in (0..workers).map(Rank) {
         let post = Post {
-            op: OpId(0),
-            name: "weights".into(),
-            collective: Collective::AllReduce { len: options.bytes / 4 },
-            dtype: Dtype::F32,
             reduce: ReduceOp::Mix,
-            priority: 0,
-            group: None,
-            in_place: true,
-            listeners: 0,
-            holds: None,
+            ..Post::new(
+                OpId(0),
+                "weights",
+                Collective::AllReduce { len: options.bytes / 4 },
+                Dtype::F32,
+            )
         };
         cluster.post(begun, rank, post)?;
     }

@@ -29,7 +29,7 @@ pub use waits::{Over, Stretch, Waits, WayBack};
 /// All workers of a view, their engines, and the network between them.
 ///
 /// ```
-/// use paceline_job::{Link, Rank, Rate, ReduceOp, Dtype, Settings, StrategyChoice, Time, Topology, View};
+/// use paceline_job::{Link, Rank, Rate, Dtype, Settings, StrategyChoice, Time, Topology, View};
 /// use paceline_replay::{Cluster, ClusterConfig};
 /// use paceline_sync::{collective::Collective, event::{OpId, Post}};
 /// use std::{sync::Arc, time::Duration};
@@ -40,18 +40,8 @@ pub use waits::{Over, Stretch, Waits, WayBack};
 /// let topology = Topology::uniform(&view, link, link);
 /// let mut cluster = Cluster::new(Arc::new(view), &topology, ClusterConfig::default())?;
 /// for rank in 0..2 {
-///     cluster.post(Time::ZERO, Rank(rank), Post {
-///         op: OpId(0),
-///         name: "gradient".into(),
-///         collective: Collective::AllReduce { len: 1_000_000 },
-///         dtype: Dtype::F32,
-///         reduce: ReduceOp::Sum,
-///         priority: 0,
-///         group: None,
-///         in_place: true,
-///         listeners: 0,
-///         holds: None,
-///     })?;
+///     let sum = Collective::AllReduce { len: 1_000_000 };
+///     cluster.post(Time::ZERO, Rank(rank), Post::new(OpId(0), "gradient", sum, Dtype::F32))?;
 /// }
 /// let outcome = cluster.run();
 /// assert!(outcome.stuck.is_empty());

@@ -338,16 +338,11 @@ pub(super) fn post(graph: &Graph, id: OperationId, rank: Rank) -> Result<Post, R
         OperationKind::SendReceive => Collective::Recv { from: 0, len: elements },
     };
     Ok(Post {
-        op: OpId(id.0),
-        name: operation.name.clone(),
-        collective,
-        dtype: operation.dtype,
         // Whoever asks for a strategy that averages in groups asks what it would do with the job's tensors.
         reduce: if operation.dtype.is_float() { ReduceOp::Mix } else { ReduceOp::Sum },
         priority: operation.priority,
         group: (!members.is_empty()).then(|| members.as_slice().into()),
         in_place: matches!(operation.kind, OperationKind::AllReduce | OperationKind::Broadcast),
-        listeners: 0,
-        holds: None,
+        ..Post::new(OpId(id.0), operation.name.clone(), collective, operation.dtype)
     })
 }

@@ -415,10 +415,6 @@ impl Actor {
         self.uses.insert(ticket, of);
         self.memory.lend(ticket, values);
         let post = Post {
-            op: OpId(0),
-            name: name.into(),
-            collective,
-            dtype: Dtype::I64,
             reduce: match of {
                 Use::Tensor(..) => match self.conditions.mode {
                     Mode::Synchronous if self.conditions.listens => ReduceOp::Average,
@@ -431,13 +427,12 @@ impl Actor {
             },
             priority: i64::from(ticket.0 as u32 % 3),
             group,
-            in_place: true,
-            listeners: 0,
             holds: match of {
                 Use::Tensor(step, _) if self.conditions.mode.is_apart() => Some(step + 1),
                 Use::Copy(step, _) => Some(step),
                 _ => None,
             },
+            ..Post::new(OpId(0), name, collective, Dtype::I64)
         };
         if post.group.is_none() || post.reduce == ReduceOp::Mix {
             self.participant.post(&mut self.said);

@@ -98,16 +98,11 @@ impl Scenario {
         let input = operation.inputs[member].clone();
         cluster.memory_mut().lend(rank, op, input, out_bytes, operation.in_place);
         let post = Post {
-            op,
-            name: operation.name.clone(),
-            collective,
-            dtype: operation.dtype,
             reduce: operation.reduce,
             priority: operation.priorities[member],
             group: operation.group.clone(),
             in_place: operation.in_place,
-            listeners: 0,
-            holds: None,
+            ..Post::new(op, operation.name.clone(), collective, operation.dtype)
         };
         cluster.post(at, rank, post).expect("scenarios name workers that exist");
     }

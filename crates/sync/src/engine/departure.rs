@@ -247,7 +247,7 @@ mod tests {
         collective::Collective,
         event::{Event, Post},
     };
-    use paceline_job::{Dtype, ReduceOp, Settings, StrategyChoice, View};
+    use paceline_job::{Dtype, Settings, StrategyChoice, View};
     use std::sync::Arc;
 
     /// Worker 0 of four, which waits for a sum over `members`.
@@ -256,16 +256,9 @@ mod tests {
         let view = View::local(4, Settings { strategy, ..Settings::default() });
         let mut engine = Engine::new(Rank(0), Arc::new(view)).unwrap();
         let post = Post {
-            op: OpId(0),
-            name: "sum".into(),
-            collective: Collective::AllReduce { len: 4 },
-            dtype: Dtype::F32,
-            reduce: ReduceOp::Sum,
-            priority: 0,
             group: Some(members.iter().copied().map(Rank).collect()),
             in_place: false,
-            listeners: 0,
-            holds: None,
+            ..Post::new(OpId(0), "sum", Collective::AllReduce { len: 4 }, Dtype::F32)
         };
         engine.handle(Time::ZERO, Event::Post(Box::new(post)), &mut Vec::new());
         engine

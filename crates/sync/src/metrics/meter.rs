@@ -132,16 +132,8 @@ mod tests {
 
     fn post(name: &str) -> Post {
         Post {
-            op: OpId(0),
-            name: name.into(),
-            collective: Collective::AllReduce { len: 1000 },
-            dtype: Dtype::F32,
             reduce: ReduceOp::Average,
-            priority: 0,
-            group: None,
-            in_place: true,
-            listeners: 0,
-            holds: None,
+            ..Post::new(OpId(0), name, Collective::AllReduce { len: 1000 }, Dtype::F32)
         }
     }
 

@@ -53,18 +53,7 @@ impl Latency {
 
 /// The barrier between all-reduces.
 pub fn barrier_post() -> Post {
-    Post {
-        op: OpId(0),
-        name: "bench".into(),
-        collective: Collective::Barrier,
-        dtype: Dtype::U8,
-        reduce: ReduceOp::Max,
-        priority: 0,
-        group: None,
-        in_place: true,
-        listeners: 0,
-        holds: None,
-    }
+    Post { reduce: ReduceOp::Max, ..Post::new(OpId(0), "bench", Collective::Barrier, Dtype::U8) }
 }
 
 /// How long workers rest between all-reduces: long enough for any of the network's token buckets to fill.
