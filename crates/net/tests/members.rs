@@ -413,22 +413,24 @@ fn a_state_that_loses_a_sender_comes_from_the_others() {
 fn whoever_comes_to_a_job_that_keeps_spares_waits_until_it_is_wanted_or_somebody_is_lost() {
     let mut job = Job::keeping_spares(2);
     job.reach(3);
-    let count = |job: &Job, standing| {
+    // Working, and spares, at one moment.
+    let count = |job: &Job| {
         let status = job.coordinator.status().unwrap();
-        status.members.iter().filter(|member| member.standing == standing).count()
+        let of = |standing| status.members.iter().filter(|it| it.standing == standing).count();
+        (of(Standing::Working), of(Standing::Spare))
     };
     // They are let in as they came.
     for (spares, die_at) in (1..).zip(["", "entered", ""]) {
         job.add(die_at);
-        while count(&job, Standing::Spare) < spares {
+        while count(&job).1 < spares {
             job.processes[0].read_until("step ").unwrap();
         }
     }
-    assert_eq!(count(&job, Standing::Working), 2);
+    assert_eq!(count(&job).0, 2);
     assert_eq!(job.coordinator.census().unwrap().entered.len(), 2);
     // One of the three dies as it enters; another takes its place.
     job.coordinator.resize(4).unwrap();
-    while count(&job, Standing::Working) < 4 || count(&job, Standing::Spare) > 0 {
+    while count(&job) != (4, 0) {
         job.processes[0].read_until("step ").unwrap();
     }
     let census = job.coordinator.census().unwrap();
