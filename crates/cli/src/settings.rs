@@ -63,20 +63,23 @@ impl SettingsArgs {
         }
     }
 
-    /// Where to save what they find, made, so that what is wrong is said at the beginning.
+    /// Where to save what they find, tried, so that what is wrong is said at the beginning.
     pub fn topology_out(&self) -> Result<Option<PathBuf>> {
         let Some(file) = &self.topology_out else { return Ok(None) };
         if self.survey().is_none() {
             let text = "--topology-out saves what a survey finds: add --topology survey";
             return Err(UsageError::new(text).into());
         }
-        let made = std::fs::OpenOptions::new().create(true).append(true).open(file);
-        made.map_err(|error| {
-            UsageError::new(format!(
-                "--topology-out {}: cannot be written: {error}",
-                file.display()
-            ))
-        })?;
+        let is_there = file.exists();
+        let tried = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        tried.and_then(|_| if is_there { Ok(()) } else { std::fs::remove_file(file) }).map_err(
+            |error| {
+                UsageError::new(format!(
+                    "--topology-out {}: cannot be written: {error}",
+                    file.display()
+                ))
+            },
+        )?;
         Ok(Some(file.clone()))
     }
 
@@ -198,6 +201,7 @@ mod tests {
         let asked = of(Some("survey:5"), Some(out.clone()));
         assert_eq!(asked.survey(), Some(Duration::from_secs(5)));
         assert_eq!(asked.topology_out().unwrap(), Some(out.clone()));
+        assert!(!out.exists(), "where nothing is found, nothing is left");
         assert!(asked.plan().unwrap().settings.topology.is_none());
         assert!(asked.settings().is_err(), "benchmarks have no workers to ask");
         assert!(asked.refuse_elastic_survey().unwrap_err().to_string().contains("elastic"));

@@ -32,10 +32,16 @@ impl Seating {
         Seating::with(hosts, |host| if crowded { host } else { 0 }, |_| false, |_| false)
     }
 
-    /// Members on these hosts of a terrain.
+    /// Members on these hosts of a terrain. Where all are in one rack, hosts that have several members are taken for racks, whose
+    /// uplinks are their own links.
     pub fn on(terrain: &Terrain, hosts: &[u32]) -> Seating {
         let rack = |host: u32| terrain.racks.get(host as usize).copied().unwrap_or(0);
         let marked = |marks: &[bool], index: u32| marks.get(index as usize) == Some(&true);
+        let together = hosts.iter().all(|host| rack(*host) == rack(hosts[0]));
+        if together && Layout::new(hosts).largest_host() > 1 {
+            let contended = |host| marked(&terrain.contended_hosts, host);
+            return Seating::with(hosts, |host| host, |_| false, contended);
+        }
         Seating::with(
             hosts,
             rack,
@@ -139,6 +145,20 @@ mod tests {
         assert_eq!(racks(&[0, 1, 2, 3]), 1);
         assert_eq!(racks(&[0, 0, 0]), 1);
         assert!(Seating::of_hosts(&[]).is_flat());
+    }
+
+    #[test]
+    fn in_one_rack_hosts_with_several_members_are_racks_with_their_own_links_as_uplinks() {
+        let contended_hosts = vec![false, true];
+        let one = Terrain { racks: vec![0, 0], contended_hosts, contended_racks: vec![true] };
+        let seating = Seating::on(&one, &[0, 0, 1, 1]);
+        let racks = [(vec![0, 1], false), (vec![2, 3], true)];
+        assert_eq!(
+            seating.racks,
+            racks.map(|(members, contended)| RackSeats { members, contended })
+        );
+        assert_eq!(seating.contended, [false; 4]);
+        assert_eq!(Seating::on(&one, &[0, 1]).racks.len(), 1, "lone hosts stay where they are");
     }
 
     #[test]
