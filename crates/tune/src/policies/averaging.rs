@@ -21,7 +21,7 @@ pub struct Averaging {
 
 impl Averaging {
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Averaging, String> {
-        let at = arguments.take("at")?.ok_or("say from how many workers on: at=16")?;
+        let at = arguments.take_number("at")?.ok_or("say from how many workers on: at=16")?;
         let mode = arguments.take("mode")?.unwrap_or_else(|| "averaging".to_string());
         check_mode(&mode).map_err(|error| error.to_string())?;
         Ok(Averaging { at, mode, wished: None })

@@ -85,11 +85,12 @@ impl Goodput {
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Goodput, String> {
-        let most =
-            arguments.take("most")?.ok_or("say how large a worker's batch may be: most=256")?;
+        let most = arguments
+            .take_number("most")?
+            .ok_or("say how large a worker's batch may be: most=256")?;
         let rule = arguments.take("rule")?.unwrap_or(Rule::AdaScale);
-        let every = arguments.take("every")?.unwrap_or(EVERY);
-        Ok(Goodput { every, ..Goodput::new(most, arguments.take("workers")?, rule) })
+        let every = arguments.take_number("every")?.unwrap_or(EVERY);
+        Ok(Goodput { every, ..Goodput::new(most, arguments.take_number("workers")?, rule) })
     }
 
     /// Samples a second, each counted as what it is worth against one in a batch of `base`.

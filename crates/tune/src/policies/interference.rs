@@ -70,8 +70,11 @@ impl Interference {
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Interference, String> {
-        let share = arguments.take("share")?.unwrap_or(Pace::SHARE);
-        let window = arguments.take("window")?.unwrap_or(Pace::WINDOW);
+        let share = arguments.take_number("share")?.unwrap_or(Pace::SHARE);
+        if share > 1.0 {
+            return Err("`share` is a part of the usual speed, such as 0.8".to_string());
+        }
+        let window = arguments.take_number("window")?.unwrap_or(Pace::WINDOW);
         let named: Option<String> = arguments.take("strategies")?;
         let strategies: Vec<String> = match named {
             None => STRATEGIES.map(str::to_string).to_vec(),

@@ -91,6 +91,19 @@ impl Arguments {
         value.parse().map(Some).map_err(|_| format!("`{value}` is no value for `{key}`"))
     }
 
+    /// A number above 0 that may be left out.
+    fn take_number<T: FromStr + PartialOrd + Default>(
+        &mut self,
+        key: &str,
+    ) -> Result<Option<T>, String> {
+        let number = self.take(key)?;
+        // What cannot be compared is no number either.
+        match number.as_ref().is_none_or(|number| *number > T::default()) {
+            true => Ok(number),
+            false => Err(format!("`{key}` must be above 0")),
+        }
+    }
+
     /// What was not asked for is wrong.
     fn end(&self) -> Result<(), String> {
         self.0.keys().next().map_or(Ok(()), |key| Err(format!("there is no argument `{key}`")))
@@ -121,6 +134,10 @@ mod tests {
         assert!(problem("luck").contains("known: noise_scale"));
         assert!(problem("noise_scale").contains("most"));
         assert!(problem("noise_scale:most=64,rule=luck").contains("`luck` is no value for `rule`"));
+        assert!(problem("noise_scale:most=0").contains("`most` must be above 0"));
+        assert!(problem("interference:share=NaN").contains("`share` must be above 0"));
+        assert!(problem("interference:share=7").contains("`share` is a part of the usual speed"));
+        assert!(problem("interference:window=0").contains("`window` must be above 0"));
         assert!(problem("goodput:most=64,color=red").contains("no argument `color`"));
         assert!(problem("goodput:64").contains("key=value"));
         assert!(problem("averaging:at=8,mode=luck").contains("no mode `luck`; choose one of sync"));

@@ -81,10 +81,11 @@ impl NoiseScale {
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<NoiseScale, String> {
-        let most =
-            arguments.take("most")?.ok_or("say how large a worker's batch may be: most=256")?;
+        let most = arguments
+            .take_number("most")?
+            .ok_or("say how large a worker's batch may be: most=256")?;
         let rule = arguments.take("rule")?.unwrap_or(Rule::AdaScale);
-        let every = arguments.take("every")?.unwrap_or(EVERY);
+        let every = arguments.take_number("every")?.unwrap_or(EVERY);
         Ok(NoiseScale { every, ..NoiseScale::new(most, rule) })
     }
 
