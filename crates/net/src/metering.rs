@@ -16,8 +16,8 @@ use paceline_sync::{
     collective::Collective,
     event::Post,
     metrics::{
-        self, Cadence, Computed, FlowMetrics, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES,
-        TOLD_FLOWS, Totals, Traffic,
+        self, Cadence, Computed, Flows, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, Totals,
+        Traffic,
     },
     scheduler::Priority,
 };
@@ -54,24 +54,10 @@ struct Exchange {
     view: Option<Arc<View>>,
     cadence: Cadence,
     underway: Option<Gathering>,
-    /// What had come from each worker, by rank, when this one last reported.
-    came: Vec<metrics::Carried>,
-    /// And what it had carried in all.
+    /// What came from others since this worker last reported.
+    flows: Flows,
+    /// What it had carried in all, then.
     carried: Totals,
-}
-
-impl Exchange {
-    /// What came from others since the last report: of those that sent most.
-    fn flows(&mut self, inward: Vec<(Rank, metrics::Carried)>) -> Vec<FlowMetrics> {
-        self.came.resize(inward.len().max(self.came.len()), metrics::Carried::default());
-        let mut fresh: Vec<(u64, FlowMetrics)> = Vec::new();
-        for (from, came) in inward {
-            let since = came.since(&std::mem::replace(&mut self.came[from.index()], came));
-            fresh.extend(since.flow(from).map(|flow| (since.bytes, flow)));
-        }
-        fresh.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        fresh.into_iter().take(TOLD_FLOWS).map(|(_, flow)| flow).collect()
-    }
 }
 
 /// Everybody's reports on their way to this worker.
@@ -147,7 +133,7 @@ impl Metering {
                 // What steps took with others says nothing of these, and who has just come knows nothing of them: all begin
                 // anew, in the same step. Reports under way have come or failed with whoever is gone, and not on all alike.
                 *meter = Meter::default();
-                (exchange.cadence, exchange.underway, exchange.came) = Default::default();
+                (exchange.cadence, exchange.underway, exchange.flows) = Default::default();
             }
             meter.settled(self.carried.idle_since());
             meter.begin_step(step, view.version, now(), self.carried.totals());
@@ -169,8 +155,8 @@ impl Metering {
         };
         let carried = self.carried.totals();
         let fresh = carried.since(&std::mem::replace(&mut exchange.carried, carried));
-        report.metrics.receiving = fresh.receiving_nanoseconds as f64 * 1e-9;
-        report.metrics.flows = exchange.flows(worker.inward(view));
+        report.metrics.receiving = fresh.received.nanoseconds as f64 * 1e-9;
+        report.metrics.flows = exchange.flows.since(worker.inward(view));
         let report = report.encode();
         let settings = before.as_ref().unwrap_or(view).settings.clone();
         let about = About { shape, settings, view: view.clone() };
@@ -254,7 +240,7 @@ impl Gathering {
 
 impl Worker {
     /// What came from each worker of the view; nothing where another is in force already.
-    fn inward(&self, view: &View) -> Vec<(Rank, metrics::Carried)> {
+    fn inward(&self, view: &View) -> Vec<(Rank, metrics::Came)> {
         self.with_core(|core| match &core.counting {
             Some(counting) if core.engine.view().ids().eq(view.ids()) => counting.inward(),
             _ => Vec::new(),

@@ -116,7 +116,7 @@ mod tests {
         let worker = |rank: u32| {
             let from = Rank((rank + 5) % 6);
             let rate = if from.0 / 3 == rank / 3 { WIRE } else { between * WIRE };
-            let flow = FlowMetrics { from, bytes: WIRE, seconds: WIRE / rate };
+            let flow = FlowMetrics { from, all: WIRE, bytes: WIRE, seconds: WIRE / rate };
             let receiving = flow.seconds;
             WorkerMetrics { receiving, flows: vec![flow], ..WorkerMetrics::default() }
         };

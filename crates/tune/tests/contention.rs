@@ -9,7 +9,7 @@ use paceline_replay::{Cluster, ClusterConfig};
 use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
-    metrics::{Carried, JobMetrics, WorkerMetrics},
+    metrics::{Came, JobMetrics, WorkerMetrics},
     policy::Policy,
 };
 use paceline_tune::ContentionWatch;
@@ -55,8 +55,8 @@ fn look(settings: &Settings, network: &Topology, seed: u64) -> JobMetrics {
     let traffic = cluster.traffic();
     let worker = |rank: u32| {
         let came = cluster.inward(Rank(rank));
-        let flow = |(from, came): (Rank, Carried)| came.flow(from);
-        let receiving = 1e-9 * traffic[rank as usize].receiving_nanoseconds as f64;
+        let flow = |(from, came): (Rank, Came)| came.since(&Came::default(), from);
+        let receiving = 1e-9 * traffic[rank as usize].totals().received.nanoseconds as f64;
         let flows = came.filter_map(flow).collect();
         WorkerMetrics { receiving, flows, ..WorkerMetrics::default() }
     };

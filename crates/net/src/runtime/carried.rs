@@ -16,22 +16,35 @@ use std::sync::{
 /// The numbers as others read them. Each is right by itself; together they may be a message apart.
 #[derive(Debug, Default)]
 pub(crate) struct Carried {
-    sent_bytes: AtomicU64,
-    sending_nanoseconds: AtomicU64,
-    received_bytes: AtomicU64,
-    receiving_nanoseconds: AtomicU64,
+    sent: OneWay,
+    received: OneWay,
     /// Since when no operation is in flight; 0 while one is.
     idle_since: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct OneWay {
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl OneWay {
+    fn read(&self) -> metrics::Carried {
+        metrics::Carried {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            nanoseconds: self.nanoseconds.load(Ordering::Relaxed),
+        }
+    }
+
+    fn write(&self, carried: metrics::Carried) {
+        self.bytes.store(carried.bytes, Ordering::Relaxed);
+        self.nanoseconds.store(carried.nanoseconds, Ordering::Relaxed);
+    }
+}
+
 impl Carried {
     pub(crate) fn totals(&self) -> Totals {
-        Totals {
-            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
-            sending_nanoseconds: self.sending_nanoseconds.load(Ordering::Relaxed),
-            received_bytes: self.received_bytes.load(Ordering::Relaxed),
-            receiving_nanoseconds: self.receiving_nanoseconds.load(Ordering::Relaxed),
-        }
+        Totals { sent: self.sent.read(), received: self.received.read() }
     }
 
     /// Since when no operation is in flight.
@@ -40,10 +53,8 @@ impl Carried {
     }
 
     fn tell(&self, totals: Totals) {
-        self.sent_bytes.store(totals.sent_bytes, Ordering::Relaxed);
-        self.sending_nanoseconds.store(totals.sending_nanoseconds, Ordering::Relaxed);
-        self.received_bytes.store(totals.received_bytes, Ordering::Relaxed);
-        self.receiving_nanoseconds.store(totals.receiving_nanoseconds, Ordering::Relaxed);
+        self.sent.write(totals.sent);
+        self.received.write(totals.received);
     }
 }
 
@@ -65,7 +76,7 @@ impl Counting {
     }
 
     /// What came from each peer so far, in the view in force.
-    pub(crate) fn inward(&self) -> Vec<(Rank, metrics::Carried)> {
+    pub(crate) fn inward(&self) -> Vec<(Rank, metrics::Came)> {
         self.traffic.inward().collect()
     }
 

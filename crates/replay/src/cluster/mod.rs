@@ -20,7 +20,7 @@ use paceline_sync::{
     check_strategy,
     engine::{Engine, Load},
     event::{Action, OpId, Post},
-    metrics::{Carried, Totals, Traffic},
+    metrics::{Came, Traffic},
 };
 use script::Scripted;
 use std::{collections::VecDeque, sync::Arc};
@@ -170,12 +170,12 @@ impl<M: Memory> Cluster<M> {
     }
 
     /// What each worker's wires carried so far, by rank, where [`ClusterConfig::traffic`] asks for it.
-    pub fn traffic(&self) -> Vec<Totals> {
-        self.traffic.iter().map(Traffic::totals).collect()
+    pub fn traffic(&self) -> &[Traffic] {
+        &self.traffic
     }
 
     /// What came to a worker from each other, where [`ClusterConfig::traffic`] asks for it.
-    pub fn inward(&self, rank: Rank) -> impl Iterator<Item = (Rank, Carried)> {
+    pub fn inward(&self, rank: Rank) -> impl Iterator<Item = (Rank, Came)> {
         self.traffic.get(rank.index()).into_iter().flat_map(Traffic::inward)
     }
 

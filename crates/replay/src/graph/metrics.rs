@@ -7,7 +7,7 @@ use paceline_job::{
     Time, ViewVersion,
     graph::{Graph, NodeId, Role},
 };
-use paceline_sync::metrics::{Computed, JobShape, Meter, Totals, WorkerMetrics};
+use paceline_sync::metrics::{Computed, Flows, JobShape, Meter, WorkerMetrics};
 use std::sync::Arc;
 
 /// What a job shows.
@@ -24,12 +24,13 @@ pub struct Shown {
 pub fn metrics(graph: &Graph, played: &Played) -> Result<Shown, ReplayError> {
     let mut shown = Shown::default();
     for (rank, worker) in graph.workers.iter().enumerate() {
+        let traffic = played.traffic.get(rank);
         let (mut meter, mut until) = (Meter::default(), Time::ZERO);
         let mut numbers = vec![None; graph.operations.len()];
         let begin = |meter: &mut Meter, step: u64, at: Time| {
             let last = step == u64::from(graph.steps);
-            let totals = played.traffic.get(rank).copied().filter(|_| last);
-            meter.begin_step(step, ViewVersion(1), at, totals.unwrap_or(Totals::default()));
+            let totals = traffic.filter(|_| last).map(|traffic| traffic.totals);
+            meter.begin_step(step, ViewVersion(1), at, totals.unwrap_or_default());
         };
         begin(&mut meter, 0, until);
         let lane = worker.lanes.first().map_or(&[][..], |lane| &lane.nodes[..]);
@@ -56,7 +57,10 @@ pub fn metrics(graph: &Graph, played: &Played) -> Result<Shown, ReplayError> {
         if rank == 0 {
             shown.shape = meter.shape().cloned().unwrap_or_default();
         }
-        shown.workers.push(meter.report().map_or_else(Default::default, |report| report.metrics));
+        let mut worker = meter.report().map_or_else(Default::default, |report| report.metrics);
+        let inward = traffic.map_or(&[][..], |traffic| &traffic.inward);
+        worker.flows = Flows::default().since(inward.iter().copied());
+        shown.workers.push(worker);
     }
     Ok(shown)
 }

@@ -19,7 +19,7 @@ pub use links::LinkShare;
 pub use memory::memory;
 pub use metrics::{Shown, metrics};
 pub use path::{Piece, critical_path};
-pub use play::{Cause, Played, play, play_out, warm_up};
+pub use play::{Cause, Played, WorkerTraffic, play, play_out, warm_up};
 pub use prices::Prices;
 pub use remote::Network;
 pub use scenario::{Change, ChangeError, Scenario};

@@ -7,7 +7,7 @@ use paceline_job::{
     Rank, Time,
     graph::{Graph, NodeId, OperationId, Role},
 };
-use paceline_sync::metrics::Totals;
+use paceline_sync::metrics::{Came, Totals};
 
 /// When everything happened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,10 +29,19 @@ pub struct Played {
     /// Engine events, where engines ran.
     pub events: u64,
     /// What wires carried, by rank, where engines ran and [`ClusterConfig::traffic`](crate::ClusterConfig::traffic) asks for it.
-    pub traffic: Vec<Totals>,
+    pub traffic: Vec<WorkerTraffic>,
     /// What everything between workers waited for, where engines ran and [`ClusterConfig::waits`](crate::ClusterConfig::waits)
     /// asks for it.
     pub waits: Option<Box<Waits>>,
+}
+
+/// What the wires of one worker carried.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkerTraffic {
+    /// Of all.
+    pub totals: Totals,
+    /// From each worker.
+    pub inward: Vec<(Rank, Came)>,
 }
 
 impl Played {

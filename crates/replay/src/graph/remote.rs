@@ -1,7 +1,7 @@
 //! What happens between workers while a graph is played: how long an operation takes, once its members take part.
 
 use super::{
-    play::{Lanes, Posted},
+    play::{Lanes, Posted, WorkerTraffic},
     prices::Prices,
     served::Served,
 };
@@ -13,7 +13,7 @@ use paceline_job::{
 use paceline_sync::{
     collective::Collective,
     event::{OpId, Post},
-    metrics::Totals,
+    metrics::Traffic,
 };
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -152,10 +152,16 @@ impl Remote {
         }
     }
 
-    pub fn traffic(&self) -> Vec<Totals> {
+    pub fn traffic(&self) -> Vec<WorkerTraffic> {
         match self {
             Remote::Apart(_) | Remote::Lumped(_) | Remote::Served(_) => Vec::new(),
-            Remote::Engines(cluster) => cluster.traffic(),
+            Remote::Engines(cluster) => {
+                let of = |traffic: &Traffic| WorkerTraffic {
+                    totals: traffic.totals(),
+                    inward: traffic.inward().collect(),
+                };
+                cluster.traffic().iter().map(of).collect()
+            }
         }
     }
 

@@ -81,8 +81,8 @@ impl Meter {
         }
         self.seconds.add(ended.seconds);
         self.rest.add(ended.rest);
-        carried.upload().into_iter().for_each(|rate| self.upload.add(rate));
-        carried.download().into_iter().for_each(|rate| self.download.add(rate));
+        carried.sent.rate().into_iter().for_each(|rate| self.upload.add(rate));
+        carried.received.rate().into_iter().for_each(|rate| self.download.add(rate));
         self.add_layers(&ended.layers);
     }
 
@@ -127,7 +127,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::OpId;
+    use crate::{event::OpId, metrics::Carried};
     use paceline_job::Dtype;
 
     fn post(name: &str) -> Post {
@@ -165,12 +165,8 @@ mod tests {
     fn rates_are_of_what_was_carried_in_the_step() {
         let mut meter = Meter::default();
         for step in 0..5 {
-            let totals = Totals {
-                sent_bytes: step * 2_000_000,
-                sending_nanoseconds: step * 1_000_000,
-                received_bytes: 0,
-                receiving_nanoseconds: 0,
-            };
+            let sent = Carried { bytes: step * 2_000_000, nanoseconds: step * 1_000_000 };
+            let totals = Totals { sent, ..Totals::default() };
             meter.begin_step(step, ViewVersion(1), Time(step * 10_000), totals);
         }
         let metrics = meter.report().unwrap().metrics;

@@ -2,10 +2,12 @@
 //! each layer computed. Plain data with no clock of its own, the same on both clocks.
 //!
 //! How a worker comes by it: `program` makes layer times of what the training thread posts and waits for, `traffic` rates
-//! of what wires carry, `smoothing` takes out the noise, `meter` puts them together, and `report` is what workers tell
-//! each other, and `cadence` when. `noise` is about gradients instead of time, and `pace` says whether steps are as fast as usual.
+//! of what wires carry, `flows` of what came from whom, `smoothing` takes out the noise, `meter` puts them together, `report` is
+//! what workers tell each other, and `cadence` when. `noise` is about gradients instead of time, and `pace` says whether steps are
+//! as fast as usual.
 
 mod cadence;
+mod flows;
 mod meter;
 mod noise;
 mod pace;
@@ -15,13 +17,14 @@ mod smoothing;
 mod traffic;
 
 pub use cadence::{Cadence, FIRST_INTERVAL, LONGEST_INTERVAL};
+pub use flows::Flows;
 pub use meter::Meter;
 pub use noise::{GradientNoise, GradientNorms};
 pub use pace::{Pace, median};
 pub use program::{Computed, Handed};
 pub use report::{REPORT_BYTES, Report, TOLD_FLOWS, agree};
 pub use smoothing::{SHARE_OF_NEWEST, Smoothed};
-pub use traffic::{Carried, Totals, Traffic};
+pub use traffic::{Came, Carried, Totals, Traffic};
 
 use paceline_job::{Rank, Settings, ViewVersion};
 use std::sync::Arc;
@@ -67,9 +70,11 @@ pub struct WorkerMetrics {
 pub struct FlowMetrics {
     /// The sender.
     pub from: Rank,
-    /// Bytes that came since the last report.
+    /// All bytes that came since the last report: what is said of little says little.
+    pub all: f64,
+    /// Those of them that came for long enough to tell how fast.
     pub bytes: f64,
-    /// Seconds of that time in which something was on its way.
+    /// Seconds in which these were on their way.
     pub seconds: f64,
 }
 

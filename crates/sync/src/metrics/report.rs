@@ -18,8 +18,8 @@ const NUMBERS: usize = 5;
 /// What came of so many peers is told: as many as most strategies have neighbours.
 pub const TOLD_FLOWS: usize = 8;
 
-/// Sender, bytes and seconds.
-const FLOW_BYTES: usize = 12;
+/// Sender, all bytes, those that were timed, and seconds.
+const FLOW_BYTES: usize = 16;
 
 /// The length of a report.
 pub const REPORT_BYTES: usize =
@@ -61,11 +61,12 @@ impl Report {
         bytes.extend(self.shape.to_le_bytes());
         bytes.extend(self.view.0.to_le_bytes());
         bytes.extend(u32::try_from(layers.len()).unwrap_or(u32::MAX).to_le_bytes());
-        let nothing = FlowMetrics { from: Rank(0), bytes: 0.0, seconds: 0.0 };
+        let nothing = FlowMetrics { from: Rank(0), all: 0.0, bytes: 0.0, seconds: 0.0 };
         for flow in flows.iter().chain(std::iter::repeat(&nothing)).take(TOLD_FLOWS) {
             bytes.extend(flow.from.0.to_le_bytes());
-            bytes.extend((flow.bytes as f32).to_le_bytes());
-            bytes.extend((flow.seconds as f32).to_le_bytes());
+            for number in [flow.all, flow.bytes, flow.seconds] {
+                bytes.extend((number as f32).to_le_bytes());
+            }
         }
         let mut put = |number: f64| bytes.extend((number as f32).to_le_bytes());
         [seconds, upload, download, rest, receiving].into_iter().for_each(|number| put(*number));
@@ -86,11 +87,12 @@ impl Report {
         let (flows, numbers) = rest.split_at(FLOW_BYTES * TOLD_FLOWS);
         let (flows, _) = flows.as_chunks::<FLOW_BYTES>();
         let flow = |flow: &[u8; FLOW_BYTES]| {
-            let [from, bytes, seconds] = *flow.as_chunks::<4>().0 else { return None };
-            let [bytes, seconds] = [bytes, seconds].map(|it| f64::from(f32::from_le_bytes(it)));
+            let [from, all, bytes, seconds] = *flow.as_chunks::<4>().0 else { return None };
+            let numbers = [all, bytes, seconds].map(|it| f64::from(f32::from_le_bytes(it)));
+            let [all, bytes, seconds] = numbers;
             let tells = |number: f64| number.is_finite() && number > 0.0;
-            let flow = FlowMetrics { from: Rank(u32::from_le_bytes(from)), bytes, seconds };
-            (tells(bytes) && tells(seconds)).then_some(flow)
+            let flow = FlowMetrics { from: Rank(u32::from_le_bytes(from)), all, bytes, seconds };
+            numbers.into_iter().all(tells).then_some(flow)
         };
         let flows = flows.iter().filter_map(flow).collect();
         let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
@@ -164,7 +166,7 @@ mod tests {
         let layers = (0..layers)
             .map(|n| LayerMetrics { forward: n as f64 / 1024.0, backward: n as f64 / 512.0 })
             .collect();
-        let flows = vec![FlowMetrics { from: Rank(3), bytes: 4e6, seconds: 0.125 }];
+        let flows = vec![FlowMetrics { from: Rank(3), all: 8e6, bytes: 4e6, seconds: 0.125 }];
         let metrics = WorkerMetrics {
             seconds: 0.25,
             upload: 1e9,

@@ -22,62 +22,17 @@ const LEAST_STRETCH_NANOSECONDS: u64 = 500_000;
 /// A message that was taken sooner did not have to wait.
 const MOMENT_NANOSECONDS: u64 = 50_000;
 
-/// What was carried so far, and how long that took. Numbers only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Bytes that left.
-    pub sent_bytes: u64,
-    /// While they did.
-    pub sending_nanoseconds: u64,
-    /// Bytes that came.
-    pub received_bytes: u64,
-    /// While they did.
-    pub receiving_nanoseconds: u64,
-}
-
-impl Totals {
-    /// What came since.
-    pub fn since(&self, earlier: &Totals) -> Totals {
-        Totals {
-            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
-            sending_nanoseconds: self
-                .sending_nanoseconds
-                .saturating_sub(earlier.sending_nanoseconds),
-            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
-            receiving_nanoseconds: self
-                .receiving_nanoseconds
-                .saturating_sub(earlier.receiving_nanoseconds),
-        }
-    }
-
-    /// Bytes a second that left, if enough did to tell.
-    pub fn upload(&self) -> Option<f64> {
-        rate(self.sent_bytes, self.sending_nanoseconds)
-    }
-
-    /// Bytes a second that came, if enough did to tell.
-    pub fn download(&self) -> Option<f64> {
-        rate(self.received_bytes, self.receiving_nanoseconds)
-    }
-}
-
-/// Bytes of one way, and the time in which something was on it. Numbers only grow.
+/// Bytes that went one way, and the time in which something was on it. Numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// That came.
+    /// That went.
     pub bytes: u64,
     /// While they did.
     pub nanoseconds: u64,
 }
 
 impl Carried {
-    /// In this time, if enough came to tell how long it took.
-    pub fn flow(&self, from: Rank) -> Option<FlowMetrics> {
-        let (bytes, seconds) = (self.bytes as f64, self.nanoseconds as f64 * 1e-9);
-        self.rate().map(|_| FlowMetrics { from, bytes, seconds })
-    }
-
-    /// What came since.
+    /// What went since.
     pub fn since(&self, earlier: &Carried) -> Carried {
         Carried {
             bytes: self.bytes.saturating_sub(earlier.bytes),
@@ -85,15 +40,52 @@ impl Carried {
         }
     }
 
-    /// Bytes a second, if enough came to tell.
+    /// Bytes a second, if enough went to tell.
     pub fn rate(&self) -> Option<f64> {
-        rate(self.bytes, self.nanoseconds)
+        (self.bytes > 0 && self.nanoseconds >= LEAST_STRETCH_NANOSECONDS)
+            .then(|| self.bytes as f64 / (self.nanoseconds as f64 * 1e-9))
     }
 }
 
-fn rate(bytes: u64, nanoseconds: u64) -> Option<f64> {
-    (bytes > 0 && nanoseconds >= LEAST_STRETCH_NANOSECONDS)
-        .then(|| bytes as f64 / (nanoseconds as f64 * 1e-9))
+/// What came from one worker. Numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// All of it.
+    pub bytes: u64,
+    /// What came for long enough to tell how fast.
+    pub timed: Carried,
+}
+
+impl Came {
+    /// What came since from this worker, if enough did to tell how fast.
+    pub fn since(&self, earlier: &Came, from: Rank) -> Option<FlowMetrics> {
+        let timed = self.timed.since(&earlier.timed);
+        timed.rate().map(|_| FlowMetrics {
+            from,
+            all: self.bytes.saturating_sub(earlier.bytes) as f64,
+            bytes: timed.bytes as f64,
+            seconds: timed.nanoseconds as f64 * 1e-9,
+        })
+    }
+}
+
+/// What this worker's wires carried so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// What left.
+    pub sent: Carried,
+    /// What came.
+    pub received: Carried,
+}
+
+impl Totals {
+    /// What was carried since.
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        Totals {
+            sent: self.sent.since(&earlier.sent),
+            received: self.received.since(&earlier.received),
+        }
+    }
 }
 
 /// See the file's first paragraph.
@@ -114,30 +106,20 @@ impl Traffic {
     /// Others are in the view. What was on its way before never ends.
     pub fn enter(&mut self, rank: Rank, view: &View) {
         self.counts = counts(rank, view);
-        self.out = Outwards {
-            bytes: self.out.bytes,
-            nanoseconds: self.out.nanoseconds,
-            ..Outwards::default()
-        };
-        let all = &self.into.all;
-        let all = Stretch { bytes: all.bytes, nanoseconds: all.nanoseconds, ..Stretch::default() };
+        self.out = Outwards { carried: self.out.carried, ..Outwards::default() };
+        let all = Stretch { carried: self.into.all.carried, ..Stretch::default() };
         self.into = Inwards { all, ..Inwards::default() };
     }
 
-    /// What came from each peer since others were last in the view, and how long that took.
-    pub fn inward(&self) -> impl Iterator<Item = (Rank, Carried)> {
+    /// What came from each peer since others were last in the view.
+    pub fn inward(&self) -> impl Iterator<Item = (Rank, Came)> {
         let from = (0..).map(Rank).zip(&self.into.from);
-        from.map(|(rank, it)| (rank, Carried { bytes: it.bytes, nanoseconds: it.nanoseconds }))
+        from.map(|(rank, it)| (rank, Came { bytes: it.came, timed: it.carried }))
     }
 
     /// So far.
     pub fn totals(&self) -> Totals {
-        Totals {
-            sent_bytes: self.out.bytes,
-            sending_nanoseconds: self.out.nanoseconds,
-            received_bytes: self.into.all.bytes,
-            receiving_nanoseconds: self.into.all.nanoseconds,
-        }
+        Totals { sent: self.out.carried, received: self.into.all.carried }
     }
 
     /// A message was handed to the transport.
@@ -216,8 +198,7 @@ struct Outwards {
     since: Option<Time>,
     /// A bit for each peer whose messages have had to wait since then.
     peers: u64,
-    bytes: u64,
-    nanoseconds: u64,
+    carried: Carried,
 }
 
 impl Outwards {
@@ -231,8 +212,8 @@ impl Outwards {
             // Of the first that waits for a peer, the kernel may have taken most at once.
             let peer = 1 << (peer % 64);
             if let Some(since) = self.since.filter(|_| self.peers & peer != 0) {
-                self.bytes += u64::from(bytes);
-                self.nanoseconds += now.0.saturating_sub(since.0);
+                self.carried.bytes += u64::from(bytes);
+                self.carried.nanoseconds += now.0.saturating_sub(since.0);
             }
             self.since = Some(now);
             self.peers |= peer;
@@ -289,8 +270,9 @@ struct Stretch {
     read: Time,
     until: Time,
     fresh: u64,
-    bytes: u64,
-    nanoseconds: u64,
+    carried: Carried,
+    /// All bytes, counted or not.
+    came: u64,
 }
 
 impl Stretch {
@@ -305,12 +287,13 @@ impl Stretch {
     fn end(&mut self, now: Time, bytes: u32) {
         self.open -= 1;
         self.fresh += u64::from(bytes);
+        self.came += u64::from(bytes);
         self.read = self.read.max(now);
         if now.0.saturating_sub(self.since.0) < LEAST_STRETCH_NANOSECONDS {
             return;
         }
-        self.bytes += std::mem::take(&mut self.fresh);
-        self.nanoseconds += now.0.saturating_sub(self.until.0);
+        self.carried.bytes += std::mem::take(&mut self.fresh);
+        self.carried.nanoseconds += now.0.saturating_sub(self.until.0);
         self.until = self.until.max(now);
     }
 }
@@ -338,7 +321,7 @@ mod tests {
             traffic.receiving(Time(begin), Rank(2), keys[0], 1000);
             traffic.received(Time(begin + MILLISECOND), keys[0]);
         }
-        assert_eq!(traffic.totals().download(), Some(1e6));
+        assert_eq!(traffic.totals().received.rate(), Some(1e6));
     }
 
     #[test]
@@ -348,7 +331,7 @@ mod tests {
         traffic.receiving(Time(MILLISECOND), Rank(2), keys[1], 1000);
         traffic.received(Time(2 * MILLISECOND), keys[1]);
         traffic.received(Time(5 * MILLISECOND), keys[0]);
-        assert_eq!(traffic.totals().download(), Some(1e6));
+        assert_eq!(traffic.totals().received.rate(), Some(1e6));
     }
 
     #[test]
@@ -361,9 +344,10 @@ mod tests {
         traffic.receiving(Time(0), Rank(2), keys[1], 1000);
         traffic.received(Time(MILLISECOND), keys[0]);
         traffic.received(Time(4 * MILLISECOND), keys[1]);
-        let rates: Vec<_> = traffic.inward().map(|(rank, came)| (rank.0, came.rate())).collect();
+        let rates: Vec<_> =
+            traffic.inward().map(|(rank, came)| (rank.0, came.timed.rate())).collect();
         assert_eq!(rates, [(0, None), (1, Some(3e6)), (2, Some(0.25e6))]);
-        assert_eq!(traffic.totals().download(), Some(1e6));
+        assert_eq!(traffic.totals().received.rate(), Some(1e6));
     }
 
     #[test]
@@ -375,7 +359,7 @@ mod tests {
             traffic.receiving(Time(begin), Rank(2), keys[1], 1000);
             traffic.received(Time(begin + MILLISECOND), keys[1]);
         }
-        assert_eq!(traffic.totals().download(), Some(1e6));
+        assert_eq!(traffic.totals().received.rate(), Some(1e6));
     }
 
     #[test]
@@ -395,7 +379,7 @@ mod tests {
             traffic.delivered(Time(at * 1000), keys[number]);
             traffic.sending(Time(0), Rank(2), keys[7], 1);
         }
-        assert_eq!(traffic.totals().upload(), Some(1e6));
+        assert_eq!(traffic.totals().sent.rate(), Some(1e6));
     }
 
     #[test]
@@ -405,14 +389,14 @@ mod tests {
             traffic.receiving(Time(number * MILLISECOND), Rank(2), keys[0], 1 << 18);
             traffic.received(Time(number * MILLISECOND + 60_000), keys[0]);
         }
-        assert_eq!(traffic.totals().download(), None);
+        assert_eq!(traffic.totals().received.rate(), None);
         // Pieces that follow each other closely are one stretch, which counts from its beginning.
         for number in 0..100 {
             let begin = 200 * MILLISECOND + number * 100_000;
             traffic.receiving(Time(begin), Rank(2), keys[0], 1 << 18);
             traffic.received(Time(begin + 60_000), keys[0]);
         }
-        let rate = traffic.totals().download().unwrap();
+        let rate = traffic.totals().received.rate().unwrap();
         assert!((2.5e9..2.7e9).contains(&rate), "{rate}");
     }
 
@@ -426,7 +410,7 @@ mod tests {
         for (at, &key) in (MILLISECOND..).step_by(5_000).zip(&keys[..3]) {
             traffic.delivered(Time(at), key);
         }
-        assert_eq!(traffic.totals().upload(), None);
+        assert_eq!(traffic.totals().sent.rate(), None);
     }
 
     #[test]
@@ -436,7 +420,7 @@ mod tests {
             traffic.sending(Time(number * MILLISECOND), Rank(2), keys[0], 1 << 20);
             traffic.delivered(Time(number * MILLISECOND + 1000), keys[0]);
         }
-        assert_eq!(traffic.totals().upload(), None);
+        assert_eq!(traffic.totals().sent.rate(), None);
     }
 
     #[test]
@@ -448,7 +432,7 @@ mod tests {
             traffic.delivered(Time((number + 1) * MILLISECOND), keys[1]);
         }
         traffic.delivered(Time(5 * MILLISECOND), keys[0]);
-        assert_eq!(traffic.totals().upload(), Some(1e6));
+        assert_eq!(traffic.totals().sent.rate(), Some(1e6));
     }
 
     #[test]
@@ -467,7 +451,7 @@ mod tests {
         // Rank 0 sits elsewhere now.
         traffic.receiving(Time(4 * MILLISECOND), Rank(0), keys[0], 1000);
         traffic.received(Time(5 * MILLISECOND), keys[0]);
-        assert_eq!(traffic.totals().download(), Some(1e6));
+        assert_eq!(traffic.totals().received.rate(), Some(1e6));
     }
 
     #[test]

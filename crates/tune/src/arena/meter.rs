@@ -4,11 +4,16 @@
 use super::Noise;
 use paceline_job::{Settings, ViewVersion};
 use paceline_replay::{Random, graph::Shown};
-use paceline_sync::metrics::{JobMetrics, JobShape, LayerMetrics, Smoothed, WorkerMetrics};
+use paceline_sync::metrics::{
+    FlowMetrics, JobMetrics, JobShape, LayerMetrics, Smoothed, WorkerMetrics,
+};
 use std::sync::Arc;
 
 /// Steps after a change of settings of which nothing is kept.
 const WARMUP: u64 = 2;
+
+/// What the noise of flows follows from, beside the seed.
+const OF_FLOWS: u64 = 1 << 40;
 
 /// Smoothed metrics of all workers.
 pub(super) struct Meter {
@@ -19,6 +24,8 @@ pub(super) struct Meter {
     steps_in_view: u64,
     noise: Noise,
     random: Random,
+    /// Of flows, so that the rest is what it is whoever exchanges something.
+    random_of_flows: Random,
 }
 
 /// Of one worker.
@@ -29,6 +36,8 @@ struct Gauges {
     rest: Smoothed,
     /// Forward and backward.
     layers: Vec<[Smoothed; 2]>,
+    /// As they are: of the last step.
+    flows: Vec<FlowMetrics>,
 }
 
 impl Meter {
@@ -40,6 +49,7 @@ impl Meter {
             view: 1,
             steps_in_view: 0,
             random: Random::new(noise.seed),
+            random_of_flows: Random::new(noise.seed ^ OF_FLOWS),
             noise,
         }
     }
@@ -51,14 +61,15 @@ impl Meter {
         // Wires stay what they are.
         for gauges in &mut self.workers {
             let Gauges { upload, download, .. } = *gauges;
-            *gauges = Gauges { upload, download, ..Gauges::default() };
+            let flows = std::mem::take(&mut gauges.flows);
+            *gauges = Gauges { upload, download, flows, ..Gauges::default() };
         }
         self.seconds = Smoothed::default();
     }
 
     /// What a step takes with its noise.
     pub fn noisy(&mut self, seconds: f64) -> f64 {
-        seconds * self.factor(self.noise.step)
+        seconds * factor(&mut self.random, self.noise.step)
     }
 
     /// A step of so many seconds was taken, in which workers saw this but for the noise.
@@ -72,9 +83,14 @@ impl Meter {
         self.workers.resize(shown.workers.len(), Gauges::default());
         for (rank, worker) in shown.workers.iter().enumerate() {
             // All layers of a step are slower or faster together.
-            let [upload, download] = [(); 2].map(|()| self.factor(self.noise.wire));
-            let computation = self.factor(self.noise.step);
+            let [upload, download] = [(); 2].map(|()| factor(&mut self.random, self.noise.wire));
+            let computation = factor(&mut self.random, self.noise.step);
             self.workers[rank].add(worker, upload, download, computation);
+            let mut flows = worker.flows.clone();
+            for flow in &mut flows {
+                flow.seconds /= factor(&mut self.random_of_flows, self.noise.wire);
+            }
+            self.workers[rank].flows = flows;
         }
     }
 
@@ -92,14 +108,14 @@ impl Meter {
             workers: workers.collect(),
         })
     }
+}
 
-    /// Around 1, with this relative deviation.
-    fn factor(&mut self, deviation: f64) -> f64 {
-        // The sum of twelve even numbers between 0 and 1 is near enough to a normal one around 6.
-        let even = |random: &mut Random| random.below(1 << 32) as f64 / (1_u64 << 32) as f64;
-        let normal = (0..12).map(|_| even(&mut self.random)).sum::<f64>() - 6.0;
-        (deviation * normal).exp()
-    }
+/// Around 1, with this relative deviation.
+fn factor(random: &mut Random, deviation: f64) -> f64 {
+    // The sum of twelve even numbers between 0 and 1 is near enough to a normal one around 6.
+    let even = |random: &mut Random| random.below(1 << 32) as f64 / (1_u64 << 32) as f64;
+    let normal = (0..12).map(|_| even(random)).sum::<f64>() - 6.0;
+    (deviation * normal).exp()
 }
 
 impl Gauges {
@@ -134,7 +150,7 @@ impl Gauges {
             rest: self.rest.value(),
             layers: self.layers.iter().map(layer).collect(),
             receiving: 0.0,
-            flows: Vec::new(),
+            flows: self.flows.clone(),
         }
     }
 }

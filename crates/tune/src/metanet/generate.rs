@@ -11,7 +11,7 @@ use paceline_replay::{
     ClusterConfig, ReplayError,
     graph::{Network, Played, Scenario, play},
 };
-use paceline_sync::metrics::Totals;
+use paceline_sync::metrics::{Carried, Totals};
 use std::sync::Arc;
 
 /// Steps that are replayed; the first finds nothing left over and does not count.
@@ -274,14 +274,14 @@ fn grid(model: &Model, environment: &Environment) -> Vec<Choice> {
 /// What workers would see their wires carry.
 fn shown(played: &Played, environment: &Environment) -> Option<Vec<[f64; 2]>> {
     // One stands for all where all are alike.
-    let totals = |rank: usize| played.traffic.get(rank).or(played.traffic.first());
-    let measured = |pick: fn(&Totals) -> Option<f64>| {
+    let traffic = |rank: usize| played.traffic.get(rank).or(played.traffic.first());
+    let measured = |pick: fn(&Totals) -> Carried| {
+        let rate = |rank| traffic(rank).and_then(|traffic| pick(&traffic.totals).rate());
         let ranks = 0..environment.hosts.len();
-        let rates: Vec<f64> =
-            ranks.map(|rank| totals(rank).and_then(pick).unwrap_or(0.0)).collect();
+        let rates: Vec<f64> = ranks.map(|rank| rate(rank).unwrap_or(0.0)).collect();
         rates_of_hosts(&rates, &environment.hosts)
     };
-    let (up, down) = (measured(Totals::upload)?, measured(Totals::download)?);
+    let (up, down) = (measured(|totals| totals.sent)?, measured(|totals| totals.received)?);
     Some(up.into_iter().zip(down).map(|(up, down)| [up, down]).collect())
 }
 
