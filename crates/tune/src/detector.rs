@@ -2,6 +2,7 @@
 //! against the median of what it showed at first. One far-off value moves it little, a lasting change of 10 % in a few
 //! observations. It does not know what is done about it.
 
+use crate::parts::{flows, parts};
 use paceline_sync::metrics::JobMetrics;
 use serde::{Deserialize, Serialize};
 use std::{collections::VecDeque, fmt};
@@ -35,7 +36,7 @@ const MEDIAN_DIFFERENCE: f64 = 0.6745 * std::f64::consts::SQRT_2;
 pub enum Signal {
     /// Steps a second.
     Speed,
-    /// Bytes a second of the worker with the slowest wire.
+    /// Bytes a second of the worker with the slowest wire, or of what lies between workers, where that is slower.
     SlowestWire,
     /// Bytes a second in the middle of all workers.
     UsualWire,
@@ -67,12 +68,18 @@ impl Signal {
         };
         match self {
             Signal::Speed => metrics.speed(),
-            Signal::SlowestWire => wires().reduce(f64::min).unwrap_or(0.0),
+            Signal::SlowestWire => wires().chain(between(metrics)).reduce(f64::min).unwrap_or(0.0),
             Signal::UsualWire => median(wires().collect()),
             Signal::SlowestComputation => computations().fold(0.0, f64::max),
             Signal::UsualComputation => median(computations().collect()),
         }
     }
+}
+
+/// What slow links between workers carry, if there are any.
+fn between(metrics: &JobMetrics) -> Vec<f64> {
+    let found = parts(metrics.workers.len(), &flows(&metrics.workers, |rank| rank));
+    found.map_or(Vec::new(), |parts| parts.between)
 }
 
 impl fmt::Display for Signal {

@@ -13,6 +13,7 @@ mod detector;
 mod logged;
 pub mod metanet;
 mod method;
+mod parts;
 pub mod policies;
 pub mod searcher;
 mod space;

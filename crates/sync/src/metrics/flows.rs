@@ -47,7 +47,9 @@ mod tests {
         let told = flows.since(came(3));
         let ranks: Vec<u32> = told.iter().map(|flow| flow.from.0).collect();
         assert_eq!(ranks, [11, 10, 9, 8, 7, 6, 5, 4]);
-        assert!(told.iter().all(|flow| (flow.rate() / f64::from(flow.from.0) / 1e9 - 1.0).abs() < 1e-9));
+        assert!(
+            told.iter().all(|flow| (flow.rate() / f64::from(flow.from.0) / 1e9 - 1.0).abs() < 1e-9)
+        );
         assert!(flows.since(came(3)).is_empty());
     }
 }

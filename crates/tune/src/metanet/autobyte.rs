@@ -10,17 +10,17 @@ use paceline_learn::metanet::{
 use paceline_sync::metrics::{JobMetrics, LayerMetrics, WorkerMetrics};
 use std::collections::{HashSet, VecDeque};
 
-/// Different settings whose speeds are remembered to learn from, as long as conditions stay alike.
+/// Different settings whose speeds are remembered to learn from, as long as conditions stay.
 const REMEMBERED: usize = 6;
-/// Conditions are alike while rates and computation differ by less than this, as a logarithm.
-const ALIKE: f64 = 0.15;
+/// From so many of them a candidate is predicted beside what is seen now.
+const OPINIONS: usize = 2;
 
 /// Predicts by a meta-network, which goes on learning from the job.
 #[derive(Clone, Debug)]
 pub struct AutoByte {
     surroundings: Surroundings,
     transfer: Transfer,
-    /// What different settings gave under conditions like the present ones.
+    /// What different settings gave under the present conditions, the latest last.
     recent: VecDeque<Conditions>,
 }
 
@@ -35,6 +35,18 @@ impl AutoByte {
         AutoByte { surroundings, transfer: Transfer::new(network), recent: VecDeque::new() }
     }
 
+    /// Of the seconds of a step under each choice, as predicted from these conditions: in proportion to what was measured under
+    /// them, if anything was.
+    fn logarithms(&self, conditions: &Conditions, choices: &[Choice]) -> Option<Vec<f64>> {
+        let prepared = self.transfer.prepare(conditions)?;
+        let all: Vec<Choice> =
+            choices.iter().copied().chain(conditions.seen.map(|seen| seen.choice)).collect();
+        let mut seconds = self.transfer.seconds(&prepared, &all);
+        let measured = conditions.seen.map(|seen| seen.seconds);
+        let scale = measured.and_then(|measured| Some(measured / seconds.pop()?)).unwrap_or(1.0);
+        Some(seconds.into_iter().map(|seconds| (scale * seconds).ln()).collect())
+    }
+
     /// How many measurements the network remembers of this job.
     pub fn remembered(&self) -> usize {
         self.transfer.remembered()
@@ -47,21 +59,35 @@ impl Predictor for AutoByte {
     }
 
     fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64> {
-        let Some(conditions) = conditions(seen, &self.surroundings) else { return Vec::new() };
-        let Some(prepared) = self.transfer.prepare(&conditions) else { return Vec::new() };
-        let (bytes, workers) = (conditions.bytes(), conditions.workers.len());
+        let Some(now) = conditions(seen, &self.surroundings) else { return Vec::new() };
+        let (bytes, workers) = (now.bytes(), now.workers.len());
         let choices = candidates.iter().map(|candidate| choice(candidate, bytes, workers));
         let choices: Vec<Option<Choice>> = choices.collect();
         let known: Vec<Choice> = choices.iter().copied().flatten().collect();
-        let mut speeds = self.transfer.seconds(&prepared, &known).into_iter().map(f64::recip);
+        let Some(mut logarithms) = self.logarithms(&now, &known) else { return Vec::new() };
+        // What was seen of the same conditions under other settings says as much of each candidate: the mean is less often wrong.
+        let mut opinions = 1.0;
+        let others = self.recent.iter().rev().filter(|before| {
+            before.seen.map(|seen| seen.choice) != now.seen.map(|seen| seen.choice)
+        });
+        for before in others.take(OPINIONS) {
+            if let Some(others) = self.logarithms(before, &known) {
+                logarithms.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+                opinions += 1.0;
+            }
+        }
+        let mut speeds = logarithms.into_iter().map(|sum| (-sum / opinions).exp());
         let speed = |choice: Option<Choice>| choice.and_then(|_| speeds.next()).unwrap_or(f64::NAN);
         choices.into_iter().map(speed).collect()
+    }
+
+    fn begin(&mut self) {
+        self.recent.clear();
     }
 
     fn learn(&mut self, seen: &JobMetrics) {
         let Some(now) = conditions(seen, &self.surroundings) else { return };
         let Some(present) = now.seen else { return };
-        self.recent.retain(|before| are_alike(before, &now));
         let other = |before: &Conditions| before.seen.filter(|seen| seen.choice != present.choice);
         let mut learned = false;
         for before in &self.recent {
@@ -154,15 +180,6 @@ fn choice(candidate: &Candidate, bytes: f64, workers: usize) -> Option<Choice> {
     };
     let least = generate::least_partition(bytes, workers);
     Some(Choice { strategy, partition: (candidate.partition.0 as f64).max(least), credit })
-}
-
-/// Whether what a setting gave under one would be what it gives under the other.
-fn are_alike(one: &Conditions, other: &Conditions) -> bool {
-    let near = |one: f64, other: f64| (one / other).ln().abs() < ALIKE;
-    one.tensors.len() == other.tensors.len()
-        && one.workers.len() == other.workers.len()
-        && near(one.rate(), other.rate())
-        && near(one.computation(), other.computation())
 }
 
 #[cfg(test)]
@@ -279,7 +296,8 @@ mod tests {
         second.settings.partition = ByteSize::kib(256);
         predictor.learn(&second);
         assert_eq!(predictor.remembered(), 2);
-        // A wire of half the rate says nothing about what other settings would have given before.
+        // Under other conditions it says nothing about what other settings would have given before.
+        predictor.begin();
         let mut third = first.clone();
         third.settings.partition = ByteSize::mib(4);
         for worker in &mut third.workers {

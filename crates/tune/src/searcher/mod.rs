@@ -3,6 +3,7 @@
 //! follows, is decided by the [`Tuner`](crate::Tuner).
 
 mod bayesian;
+mod correction;
 mod predicting;
 mod replay;
 mod trying;

@@ -14,6 +14,9 @@ pub trait Predictor: Send {
     /// a number, or none at all, where nothing can be said.
     fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64>;
 
+    /// Conditions are not what they were.
+    fn begin(&mut self) {}
+
     /// What the settings of `seen` were measured to give.
     fn learn(&mut self, seen: &JobMetrics) {
         let _ = seen;
@@ -27,6 +30,10 @@ pub struct Predicting<P>(pub P);
 impl<P: Predictor> Searcher for Predicting<P> {
     fn name(&self) -> &'static str {
         self.0.name()
+    }
+
+    fn begin(&mut self) {
+        self.0.begin();
     }
 
     fn ask(&mut self, question: &Question<'_>) -> Answer {

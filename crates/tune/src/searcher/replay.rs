@@ -2,10 +2,10 @@
 //! credits of one strategy after another, and the one with the shortest step is taken. Nothing has to be tried on the job itself. Bounded in replays and
 //! in what each may cost, whatever the job.
 
-use super::{Answer, Question, Searcher};
+use super::{Answer, Question, Searcher, correction::Links};
 use crate::{Candidate, Place, Space, Surroundings, wires::wires};
 use paceline_job::{
-    Dtype, Link, Rate, Settings, View,
+    Dtype, Settings, View,
     graph::layered::{LayerTimes, Layered, LayeredWorker, Tail},
     trace::{Layer, Tensor},
 };
@@ -24,12 +24,8 @@ use std::sync::Arc;
 const STEPS: usize = 2;
 /// Steps of a replay whose metrics are compared with those of the job: workers leave out the first ones.
 const MEASURED: usize = 4;
-/// How often wires are corrected by that comparison. It settles fast.
-const CORRECTIONS: usize = 3;
-/// No correction makes a wire slower than by this factor.
-const LARGEST_CORRECTION: f64 = 8.0;
-/// How much faster than what it was seen to carry a wire may be, where workers did not measure it when they met.
-const UNKNOWN: f64 = 4.0;
+/// How often links are corrected by that comparison. It settles fast.
+const CORRECTIONS: usize = 4;
 /// Rounds over partitions and credits: a walk that is not at rest after these is close enough.
 const ROUNDS: usize = 2;
 /// A direction is left after so many places that are not better: one may be a bump.
@@ -79,7 +75,7 @@ impl Searcher for ReplaySearch {
         let Some(mut model) = Model::of(question.seen, &self.surroundings) else {
             return Answer::Nothing;
         };
-        model.correct(question.seen, self.surroundings.met, &self.config);
+        model.correct(question.seen, &self.surroundings, &self.config);
         let mut walk = Walk {
             model,
             config: self.config.clone(),
@@ -245,43 +241,17 @@ impl Model {
         Some(Model { layered, view, topology })
     }
 
-    /// Bytes over the time in which some were on their way are less than a wire's rate, the more so the smaller the pieces: find
-    /// the fastest wires that would show what workers saw, from those that they met with downwards. Slower ones might show the
-    /// same, but whoever believes in them never finds out.
-    fn correct(&mut self, seen: &JobMetrics, met: Option<Rate>, config: &ClusterConfig) {
+    /// Give links the rates with which the job would show what was seen.
+    fn correct(&mut self, seen: &JobMetrics, surroundings: &Surroundings, config: &ClusterConfig) {
         let steps = self.layered.clone().repeated(MEASURED).graph();
         let config = ClusterConfig { traffic: true, ..config.clone() };
-        let fastest = |link: &Link| match met {
-            Some(met) if met > link.rate => met,
-            Some(_) => link.rate,
-            None => link.rate.scaled(UNKNOWN),
-        };
-        let limits: Vec<Rate> =
-            self.topology.hosts.iter().map(|host| fastest(&host.link)).collect();
-        for (host, limit) in self.topology.hosts.iter_mut().zip(&limits) {
-            host.link.rate = *limit;
-        }
+        let Surroundings { met, hosts, .. } = surroundings;
+        let links = Links::at_their_fastest(&mut self.topology, *met, hosts);
         for _ in 0..CORRECTIONS {
             let network = self.network(seen.settings.clone(), config.clone());
-            let Ok(played) = play(&steps, &network) else { return };
-            let Ok(shown) = metrics(&steps, &played) else { return };
-            for (host, limit) in self.topology.hosts.iter_mut().zip(&limits) {
-                let most = |workers: &[WorkerMetrics]| {
-                    let there = workers.iter().zip(&self.view.workers);
-                    let there = there.filter(|(_, worker)| worker.host == host.name);
-                    there.map(|(worker, _)| worker.upload.max(worker.download)).fold(0.0, f64::max)
-                };
-                let rate = host.link.rate.bytes_per_second();
-                // Seconds a byte: what they take on the wire, and what they take besides.
-                let besides = most(&shown.workers).recip() - rate.recip();
-                let on_the_wire = most(&seen.workers).recip() - besides;
-                let limit = limit.bytes_per_second();
-                if on_the_wire.is_finite() {
-                    let corrected = on_the_wire.max(limit.recip()).recip();
-                    let slowest = rate / LARGEST_CORRECTION;
-                    host.link.rate = Rate::from_bytes_per_second(corrected.max(slowest));
-                }
-            }
+            let Ok(played) = play(&steps, &network) else { break };
+            let Ok(shown) = metrics(&steps, &played) else { break };
+            links.correct(&mut self.topology, seen, &shown.workers);
         }
         self.view.measured.wire = Some(self.topology.bottleneck());
     }

@@ -49,6 +49,8 @@ pub struct Tuner {
     quiet: u64,
     /// What `quiet` will be after the next mistake.
     back_off: u64,
+    /// The gain that was promised in vain last.
+    vain: f64,
     /// Why the last proposal will not be in force.
     refusal: Option<String>,
     journal: Journal,
@@ -76,7 +78,7 @@ enum Purpose {
     /// To measure it.
     Trial,
     /// It promised a gain over what was before it.
-    Proof { from: Candidate, before: Conditions, gain: f64 },
+    Proof { from: Candidate, before: Conditions, shown: Box<JobMetrics>, gain: f64 },
     /// To be back at what was before, and to look again later. If what was tried may have been slow because conditions changed, it is
     /// there with the speed from before it: whoever is as fast again as then was not in other conditions.
     Return { cause: String, doubted: Option<Doubted> },
@@ -119,6 +121,7 @@ impl Tuner {
             heartbeat: trigger.heartbeat,
             quiet: 0,
             back_off: trigger.back_off,
+            vain: 1.0,
             refusal: None,
         }
     }
@@ -226,8 +229,10 @@ impl Tuner {
         if change.is_some() {
             self.forget_speed();
         }
-        if let Purpose::Proof { before, .. } = &mut purpose {
-            *before = Conditions { speed: self.speed(seen), ..Conditions::of(seen) };
+        if let Purpose::Proof { before, shown, .. } = &mut purpose {
+            let speed = self.speed(seen);
+            *before = Conditions { speed, ..Conditions::of(seen) };
+            **shown = at_speed(seen, speed);
         }
         self.state = State::Awaiting { left: left - 1, target, purpose };
     }
@@ -251,16 +256,19 @@ impl Tuner {
                 self.propose(seen, candidate, Purpose::Trial, "it is tried".to_string())
             }
             Answer::Predict { candidate, gain } => {
-                let pays = candidate != present && gain >= 1.0 + self.trigger.threshold;
+                let pays = candidate != present && gain >= self.least_gain();
                 let other = (candidate != present).then_some(&candidate);
                 let about = Entry { candidate: other, predicted: other.map(|_| gain), ..entry };
                 if !pays {
-                    self.journal.write(Action::Keep, about, 0);
+                    self.journal.write(Action::Keep, about, self.quiet);
+                    let pending = (self.quiet > 0).then_some(cause);
+                    self.state = State::Watching { since: 0, pending };
                     return None;
                 }
                 self.journal.write(Action::Switch, about, 0);
                 let reason = format!("{cause}; {:+.1} % expected", 100.0 * (gain - 1.0));
-                let purpose = Purpose::Proof { from: present, before: now, gain };
+                let shown = Box::new(at_speed(seen, speed));
+                let purpose = Purpose::Proof { from: present, before: now, shown, gain };
                 self.propose(seen, candidate, purpose, reason)
             }
             Answer::Best(candidate) => {
@@ -278,6 +286,13 @@ impl Tuner {
                 None
             }
         }
+    }
+
+    /// The predicted gain from which on a candidate is followed. Whoever was just wrong has to promise more than was promised in vain,
+    /// until the back-off is over.
+    fn least_gain(&self) -> f64 {
+        let usual = 1.0 + self.trigger.threshold;
+        if self.quiet > 0 { usual.max(self.vain) } else { usual }
     }
 
     fn propose(
@@ -344,7 +359,9 @@ impl Tuner {
                 self.searcher.tell(&at_speed(seen, speed));
                 self.look(seen, "searching".to_string())
             }
-            Purpose::Proof { from, before, gain } => self.judge(seen, from, before, gain),
+            Purpose::Proof { from, before, shown, gain } => {
+                self.judge(seen, from, before, &shown, gain)
+            }
         }
     }
 
@@ -353,6 +370,7 @@ impl Tuner {
         seen: &JobMetrics,
         from: Candidate,
         before: Conditions,
+        shown: &JobMetrics,
         gain: f64,
     ) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
@@ -376,6 +394,7 @@ impl Tuner {
             None => {
                 self.know(&from, before);
                 self.know(&present, after);
+                self.searcher.tell(shown);
                 self.searcher.tell(&at_speed(seen, speed));
             }
             // Some of what was measured may be of before.
@@ -385,7 +404,7 @@ impl Tuner {
         if action == Action::Confirm {
             self.back_off = self.trigger.back_off;
         } else {
-            self.quiet = self.back_off;
+            (self.quiet, self.vain) = (self.back_off, gain);
             self.back_off = (2 * self.back_off).min(self.trigger.most_back_off);
         }
         let back = action == Action::RollBack;
@@ -398,12 +417,11 @@ impl Tuner {
         };
         self.journal.write(action, entry, self.quiet);
         self.detector.restart();
-        // What was learned may lead to something better; it is looked for when the back-off is over.
+        // What was learned may lead to something better.
         let cause =
             doubt.map_or_else(|| "the last was wrong".to_string(), |change| change.to_string());
         if action == Action::Disappoint {
-            self.state = State::Watching { since: 0, pending: Some(cause) };
-            return None;
+            return self.look(seen, cause);
         }
         if !back {
             return None;
