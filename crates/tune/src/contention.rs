@@ -143,7 +143,7 @@ mod tests {
             }
         }
         // Both racks' uplinks are on the only way between them.
-        assert_eq!(proposals, [(13, 2), (36, 0)]);
+        assert_eq!(proposals, [(14, 2), (36, 0)]);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! When a link counts as contended, and when as healed: a state machine over what came from host to host, and how long that took.
 //!
-//! Two things are said about a link in each look. How much of the time of its flows their load would have taken, had nobody else
-//! been there: below a share of what that was at its best, a link is contended. And its own rate, of all flows together, over the time in which the job
-//! received anything at all: unlike a flow's rate, that does not rise when groups change and fewer flows share the link. So a marked
-//! link is healed when it carries clearly more than when it was marked, and the job is as fast as its load asks. A mark takes several looks in a row, and
-//! taking it away several more, so that noise changes nothing.
-//!
-//! A link is as good as its better flows: one slow flow may be another link's fault. It reads no clock and moves no bytes; whoever
-//! looks decides how often.
+//! The job says whether anything is wrong: how much of the time in which it received its load would have taken, had nobody else been
+//! there. Where that falls below a share of its best, the reason is the link whose flows are slower than usual by most: all others are
+//! faster, because less shares the wires with them. A marked link is judged by its own rate, of all flows together, over the time in which the job received
+//! anything: unlike a flow's rate, that does not rise when groups change and fewer flows share the link. So it is healed when it carries
+//! clearly more than when it was marked, and the job is as fast as its load asks. A mark takes several looks in a row, and
+//! taking it away several more, so that noise changes nothing. It reads no clock and moves no bytes; whoever looks decides how often.
 
 use crate::metrics::Smoothed;
 use paceline_job::{Contended, LinkName, Topology};
@@ -29,8 +27,10 @@ pub struct Flow {
 /// When a link changes sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Contended from this share of its best on downwards,
+    /// Something is contended where the job is as fast as this share of its best, or slower,
     pub contended_below: f64,
+    /// and it is a link whose flows have this share of their usual rate, or less,
+    pub unusual_below: f64,
     /// in so many looks in a row.
     pub looks_to_mark: u32,
     /// Healed where it carries so many times what it did when it was marked,
@@ -45,7 +45,8 @@ impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {
             contended_below: 0.65,
-            looks_to_mark: 3,
+            unusual_below: 0.9,
+            looks_to_mark: 4,
             healed_by: 1.15,
             healed_above: 0.85,
             looks_to_heal: 6,
@@ -53,11 +54,8 @@ impl Default for Thresholds {
     }
 }
 
-/// Links whose flows lost as much, but for this factor, may both be the reason.
-const ALIKE: f64 = 1.15;
-
-/// The better flows of a link carry this share of its bytes.
-const BETTER: f64 = 0.25;
+/// Links whose flows are slower than usual by as much, but for this factor, may both be the reason.
+const ALIKE: f64 = 1.05;
 
 /// What is read faster than its way carries, by this factor, was there already: it came from a queue or a bucket on the way, and
 /// says nothing about links. Small messages come so, however slow an uplink is.
@@ -100,11 +98,7 @@ impl Gauge {
 
     /// Of its best.
     fn value(&self) -> f64 {
-        self.of_best(self.now.value())
-    }
-
-    fn of_best(&self, share: f64) -> f64 {
-        if self.best > 0.0 { share / self.best } else { 1.0 }
+        if self.best > 0.0 { self.now.value() / self.best } else { 1.0 }
     }
 }
 
@@ -112,14 +106,16 @@ impl Gauge {
 struct Standing {
     /// What it carried when it was marked.
     marked: Option<Mark>,
-    /// Of the time of its better flows, what their load would have taken.
-    share: Gauge,
+    /// Bytes a second of one flow, under the marks in force,
+    flow: Smoothed,
+    /// and what that is while nothing is marked and the job is as fast as it can be.
+    usual: Smoothed,
     /// Bytes a second of all flows together, under the marks in force.
     rate: Smoothed,
     /// Looks in a row that spoke against it,
     against: u32,
-    /// and what its flows lost in those looks.
-    lost: f64,
+    /// and what its flows had of their usual rate in those looks, together.
+    had: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,8 +132,17 @@ struct Heard {
     flow: Flow,
     /// Seconds that the busiest link of its way needs for all that crosses it: so long it takes if nobody else is there.
     needed: f64,
-    /// Of its time.
-    share: f64,
+}
+
+impl Standing {
+    /// What a rate of its flows is of the usual one; as usual where that is not known.
+    fn of_usual(&self, rate: f64) -> f64 {
+        if self.usual.count() > 0 { rate / self.usual.value() } else { 1.0 }
+    }
+
+    fn had(&self) -> f64 {
+        self.had / f64::from(self.against.max(1))
+    }
 }
 
 impl Watch {
@@ -182,26 +187,26 @@ impl Watch {
             self.in_force = in_force.clone();
             self.job.now = Smoothed::default();
             for link in &mut self.links {
-                (link.share.now, link.rate) = Default::default();
+                (link.flow, link.rate) = Default::default();
             }
             self.begin_anew();
         }
         self.hear(flows, seconds);
         let thresholds = self.thresholds;
-        // What crosses one slow link is slow on all others of its way, and a ring everywhere: the reason is where most is lost.
-        let slow = self.links.iter().filter(|link| link.marked.is_none());
-        let most = slow.map(|link| link.lost).fold(0.0, f64::max);
+        // What crosses one slow link is slow on all others of its way, and a ring everywhere, but nowhere as slow.
+        let slow = self.links.iter().filter(|link| link.marked.is_none() && link.against > 0);
+        let least = slow.map(Standing::had).fold(f64::INFINITY, f64::min);
         let mut reasons = Vec::new();
         for link in 0..self.links.len() {
             let name = self.name(link);
             let standing = &mut self.links[link];
             let (rate, against) = (standing.rate.value(), standing.against);
             match standing.marked {
-                None if against >= thresholds.looks_to_mark && ALIKE * standing.lost >= most => {
+                None if against >= thresholds.looks_to_mark && standing.had() <= ALIKE * least => {
                     standing.marked = Some(Mark::At(rate));
-                    let percent = 100.0 * standing.share.value();
+                    let percent = 100.0 * standing.had();
                     reasons.push(format!(
-                        "{name} is contended: {percent:.0} % of its rate in {against} looks in a row"
+                        "{name} is contended: its flows had {percent:.0} % of their usual rate in {against} looks in a row"
                     ));
                 }
                 Some(Mark::At(before)) if against >= thresholds.looks_to_heal => {
@@ -225,38 +230,50 @@ impl Watch {
     /// What speaks for a change has to be seen again.
     fn begin_anew(&mut self) {
         for link in &mut self.links {
-            (link.against, link.lost) = Default::default();
+            (link.against, link.had) = Default::default();
         }
     }
 
     /// What was said about each link, and whether it speaks against it.
     fn hear(&mut self, flows: &[Flow], seconds: f64) {
         let flows = self.heard(flows);
-        let (shares, lost) = (self.shares(&flows), self.lost(&flows));
+        let paces = self.paces(&flows);
         let load = self.load(flows.iter().map(|heard| &heard.flow));
         let needed = flows.iter().map(|heard| heard.needed).fold(0.0, f64::max);
         if needed > 0.0 && seconds > 0.0 {
             self.job.add((needed / seconds).min(1.0));
         }
-        let job_is_fast = self.job.value() >= self.thresholds.healed_above;
+        let thresholds = self.thresholds;
+        let job = self.job.value();
+        let is_unmarked = self.links.iter().all(|link| link.marked.is_none());
+        let is_usual = job >= thresholds.healed_above && is_unmarked;
+        // Beside a mark groups are others, and flows a little slower or faster than usual.
+        let unusual_below =
+            if is_unmarked { thresholds.unusual_below } else { thresholds.contended_below };
         for (link, standing) in self.links.iter_mut().enumerate() {
-            let Some(share) = shares[link] else { continue };
-            standing.share.add(share);
+            let Some(pace) = paces[link] else { continue };
+            standing.flow.add(pace);
+            if is_usual {
+                standing.usual.add(pace);
+            }
             let rates = load[link].into_iter().filter(|bytes| *bytes > 0.0);
             standing.rate.add(rates.map(|bytes| bytes / seconds).fold(f64::INFINITY, f64::min));
             let rate = standing.rate.value();
-            if standing.rate.count() > self.thresholds.looks_to_heal
+            if standing.rate.count() > thresholds.looks_to_heal
                 && matches!(standing.marked, Some(Mark::Inherited))
             {
                 standing.marked = Some(Mark::At(rate));
             }
+            let had = standing.of_usual(standing.flow.value());
             let speaks_against = match standing.marked {
-                None => standing.share.value() <= self.thresholds.contended_below,
-                Some(Mark::At(before)) => job_is_fast && rate >= self.thresholds.healed_by * before,
+                None => job <= thresholds.contended_below && had <= unusual_below,
+                Some(Mark::At(before)) => {
+                    job >= thresholds.healed_above && rate >= thresholds.healed_by * before
+                }
                 Some(Mark::Inherited) => false,
             };
-            (standing.against, standing.lost) = match speaks_against {
-                true => (standing.against + 1, standing.lost + lost[link]),
+            (standing.against, standing.had) = match speaks_against {
+                true => (standing.against + 1, standing.had + had),
                 false => (0, 0.0),
             };
         }
@@ -312,8 +329,7 @@ impl Watch {
         let load = self.load(flows.iter().copied());
         let heard = |flow: &Flow| {
             let alone = self.way(flow).map(|(it, rate)| load[it.link][it.inward] / rate);
-            let needed = alone.fold(0.0, f64::max);
-            Heard { flow: *flow, needed, share: (needed / flow.seconds).min(1.0) }
+            Heard { flow: *flow, needed: alone.fold(0.0, f64::max) }
         };
         flows.into_iter().map(heard).collect()
     }
@@ -322,44 +338,29 @@ impl Watch {
         self.links[link].marked.is_some() || self.is_among(link, &self.in_force)
     }
 
-    /// What would have come over each link as well, had its flows been as fast as their load asks, in bytes. A flow that crosses a link that counts as
-    /// contended lost it there.
-    fn lost(&self, flows: &[Heard]) -> Vec<f64> {
-        let mut lost = vec![0.0; self.links.len()];
-        for Heard { flow, share, .. } in flows {
-            if !self.way(flow).any(|(it, _)| self.is_contended(it.link)) {
-                self.way(flow).for_each(|(it, _)| lost[it.link] += flow.bytes * (1.0 - share));
-            }
-        }
-        lost
-    }
-
-    /// What its better flows tell about each link: the worse of its directions.
+    /// How fast a flow of each link is, both ways.
     ///
     /// Inside racks only hosts' own links are crossed, so those speak first. A flow between racks speaks about the
     /// racks if both of its hosts are not the reason, and about its hosts if nothing else does. A flow that crosses a link
     /// that counts as contended speaks about no other: that link is reason enough.
-    fn shares(&self, flows: &[Heard]) -> Vec<Option<f64>> {
+    fn paces(&self, flows: &[Heard]) -> Vec<Option<f64>> {
         let hosts = self.topology.hosts.len();
         let contended = |it: Directed| self.is_contended(it.link);
-        let mut about: Vec<[Vec<Heard>; 2]> = vec![Default::default(); self.links.len()];
+        let mut about: Vec<Vec<Heard>> = vec![Vec::new(); self.links.len()];
         let (inside, between): (Vec<Heard>, Vec<Heard>) =
             flows.iter().partition(|heard| self.way(&heard.flow).count() == 2);
         for heard in inside {
             let way: Vec<Directed> = self.way(&heard.flow).map(|(it, _)| it).collect();
             let known = way.iter().any(|it| contended(*it));
             for it in way.into_iter().filter(|it| !known || contended(*it)) {
-                about[it.link][it.inward].push(heard);
+                about[it.link].push(heard);
             }
         }
-        let told = |about: &[[Vec<Heard>; 2]], link: usize| {
-            about[link].iter().filter_map(|flows| better(flows)).reduce(f64::min)
+        let slow = |about: &[Vec<Heard>], link: usize| {
+            let of_usual = |rate: f64| self.links[link].of_usual(rate);
+            pace(&about[link]).is_some_and(|it| of_usual(it) <= self.thresholds.contended_below)
         };
-        let slow = |about: &[[Vec<Heard>; 2]], link: usize| {
-            let of_best = |share: f64| self.links[link].share.of_best(share);
-            told(about, link).is_some_and(|it| of_best(it) <= self.thresholds.contended_below)
-        };
-        let was_heard: Vec<bool> = (0..hosts).map(|host| told(&about, host).is_some()).collect();
+        let was_heard: Vec<bool> = (0..hosts).map(|host| !about[host].is_empty()).collect();
         let slow_hosts: Vec<bool> = (0..hosts).map(|host| slow(&about, host)).collect();
         for heard in between {
             let way: Vec<Directed> = self.way(&heard.flow).map(|(it, _)| it).collect();
@@ -371,7 +372,7 @@ impl Watch {
                     None => !host_is_slow,
                 };
                 if is_reason {
-                    about[it.link][it.inward].push(heard);
+                    about[it.link].push(heard);
                 }
             }
         }
@@ -379,10 +380,10 @@ impl Watch {
         for host in (0..hosts).filter(|host| !was_heard[*host] && !self.is_alone(*host)) {
             let uplink = hosts + self.topology.hosts[host].rack as usize;
             if uplink < self.links.len() && slow(&about, uplink) {
-                about[host] = Default::default();
+                about[host].clear();
             }
         }
-        (0..self.links.len()).map(|link| told(&about, link)).collect()
+        about.iter().map(|flows| pace(flows)).collect()
     }
 
     /// Whether a host has its rack for itself.
@@ -407,17 +408,11 @@ struct Directed {
     inward: usize,
 }
 
-/// The share of the better flows.
-fn better(flows: &[Heard]) -> Option<f64> {
-    let mut flows = flows.to_vec();
-    flows.sort_by(|one, other| other.share.total_cmp(&one.share));
-    let enough = BETTER * flows.iter().map(|heard| heard.flow.bytes).sum::<f64>();
-    let mut bytes = 0.0;
-    let last = flows.iter().find(|heard| {
-        bytes += heard.flow.bytes;
-        bytes >= enough
-    })?;
-    Some(last.share)
+/// Bytes a second of one of these flows, on average over the time in which they were under way.
+fn pace(flows: &[Heard]) -> Option<f64> {
+    let bytes: f64 = flows.iter().map(|heard| heard.flow.bytes).sum();
+    let seconds: f64 = flows.iter().map(|heard| heard.flow.seconds).sum();
+    (!flows.is_empty()).then(|| bytes / seconds)
 }
 
 #[cfg(test)]
@@ -472,7 +467,7 @@ mod tests {
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
         begin(&mut watch);
-        let marked = (0..4).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
+        let marked = (0..6).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
         assert_eq!(marked.contended.racks.iter().collect::<Vec<_>>(), [&1]);
         assert!(marked.contended.hosts.is_empty(), "{marked:?}");
         assert!(marked.reason.contains("the uplink of rack 1 is contended"), "{}", marked.reason);
@@ -504,7 +499,7 @@ mod tests {
         };
         let before: Vec<Flow> = flows.iter().map(sound).collect();
         assert!((0..5).all(|_| look(&mut watch, &before).is_none()));
-        let marked = (0..4).filter_map(|_| look(&mut watch, &flows)).last().unwrap();
+        let marked = (0..6).filter_map(|_| look(&mut watch, &flows)).last().unwrap();
         assert_eq!(marked.contended.racks.into_iter().collect::<Vec<u32>>(), [2]);
         assert!(marked.contended.hosts.is_empty());
     }
@@ -514,7 +509,7 @@ mod tests {
         let mut watch = watch(2, 3);
         let slow = round(6, 0.2, |from, to| from == 2 || to == 2);
         begin(&mut watch);
-        let marked = (0..4).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
+        let marked = (0..6).filter_map(|_| look(&mut watch, &slow)).last().unwrap();
         assert_eq!(marked.contended.hosts.iter().collect::<Vec<_>>(), ["host2"]);
         assert!(marked.contended.racks.is_empty(), "{marked:?}");
     }
@@ -538,7 +533,7 @@ mod tests {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
         begin(&mut watch);
-        (0..4).for_each(|_| drop(look(&mut watch, &at(0.4))));
+        (0..6).for_each(|_| drop(look(&mut watch, &at(0.4))));
         assert!(!watch.contended().is_empty());
         assert!((0..100).all(|_| look(&mut watch, &at(0.8)).is_none()));
         assert_eq!((0..8).filter_map(|_| look(&mut watch, &at(0.95))).count(), 1);
@@ -557,7 +552,7 @@ mod tests {
             slow.into_iter().map(part).collect::<Vec<Flow>>()
         };
         begin(&mut watch);
-        (0..4).for_each(|_| drop(look(&mut watch, &of(1.0, 0.5))));
+        (0..6).for_each(|_| drop(look(&mut watch, &of(1.0, 0.5))));
         assert!(!watch.contended().is_empty());
         assert!((0..100).all(|_| look(&mut watch, &of(0.5, 0.5)).is_none()));
         assert_eq!((0..8).filter_map(|_| look(&mut watch, &of(0.5, 1.0))).count(), 1);
@@ -580,7 +575,7 @@ mod tests {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
         begin(&mut watch);
-        (0..4).for_each(|_| drop(look(&mut watch, &at(0.2))));
+        (0..6).for_each(|_| drop(look(&mut watch, &at(0.2))));
         // Of small messages two of three come from memory.
         assert!(
             (0..60).all(|n| look(&mut watch, &at(if n % 3 == 0 { 0.2 } else { 40.0 })).is_none())
@@ -593,7 +588,7 @@ mod tests {
         let mut watch = watch(2, 3);
         let at = |share| round(6, share, |from, to| from == 2 || to == 2);
         begin(&mut watch);
-        (0..4).for_each(|_| drop(watch.look(&at(0.2), 5.0, &Contended::default())));
+        (0..6).for_each(|_| drop(watch.look(&at(0.2), 5.0, &Contended::default())));
         assert!((0..100).all(|_| watch.look(&at(0.2), 5.0, &Contended::default()).is_none()));
         assert!(!watch.contended().is_empty());
         let healed = (0..8).filter_map(|_| watch.look(&at(1.0), 1.0, &Contended::default()));
@@ -607,7 +602,7 @@ mod tests {
         let slow =
             round(12, 0.3, |from, to| rack(from) != rack(to) && (rack(from) == 1 || rack(to) == 1));
         begin(&mut watch);
-        assert!((0..4).filter_map(|_| look(&mut watch, &slow)).count() == 1);
+        assert!((0..6).filter_map(|_| look(&mut watch, &slow)).count() == 1);
         // From then on the next rack is heard of through it only.
         let met: Vec<Flow> = slow.into_iter().filter(|flow| rack(flow.from) == 1).collect();
         assert!((0..20).all(|_| look(&mut watch, &met).is_none()));
