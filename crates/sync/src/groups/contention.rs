@@ -31,6 +31,8 @@ pub struct Thresholds {
     pub contended_below: f64,
     /// and it is a link whose flows have this share of their usual rate, or less,
     pub unusual_below: f64,
+    /// or both have this share while another link is marked,
+    pub slow_below: f64,
     /// in so many looks in a row.
     pub looks_to_mark: u32,
     /// Healed where it carries so many times what it did when it was marked,
@@ -44,8 +46,9 @@ pub struct Thresholds {
 impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {
-            contended_below: 0.65,
+            contended_below: 0.8,
             unusual_below: 0.9,
+            slow_below: 0.65,
             looks_to_mark: 4,
             healed_by: 1.15,
             healed_above: 0.85,
@@ -248,8 +251,10 @@ impl Watch {
         let is_unmarked = self.links.iter().all(|link| link.marked.is_none());
         let is_usual = job >= thresholds.healed_above && is_unmarked;
         // Beside a mark groups are others, and flows a little slower or faster than usual.
-        let unusual_below =
-            if is_unmarked { thresholds.unusual_below } else { thresholds.contended_below };
+        let (contended_below, unusual_below) = match is_unmarked {
+            true => (thresholds.contended_below, thresholds.unusual_below),
+            false => (thresholds.slow_below, thresholds.slow_below),
+        };
         for (link, standing) in self.links.iter_mut().enumerate() {
             let Some(pace) = paces[link] else { continue };
             standing.flow.add(pace);
@@ -266,7 +271,7 @@ impl Watch {
             }
             let had = standing.of_usual(standing.flow.value());
             let speaks_against = match standing.marked {
-                None => job <= thresholds.contended_below && had <= unusual_below,
+                None => job <= contended_below && had <= unusual_below,
                 Some(Mark::At(before)) => {
                     job >= thresholds.healed_above && rate >= thresholds.healed_by * before
                 }
@@ -358,7 +363,7 @@ impl Watch {
         }
         let slow = |about: &[Vec<Heard>], link: usize| {
             let of_usual = |rate: f64| self.links[link].of_usual(rate);
-            pace(&about[link]).is_some_and(|it| of_usual(it) <= self.thresholds.contended_below)
+            pace(&about[link]).is_some_and(|it| of_usual(it) <= self.thresholds.slow_below)
         };
         let was_heard: Vec<bool> = (0..hosts).map(|host| !about[host].is_empty()).collect();
         let slow_hosts: Vec<bool> = (0..hosts).map(|host| slow(&about, host)).collect();
