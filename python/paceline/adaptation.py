@@ -1,8 +1,8 @@
 """Policies at work: called at the edges of steps, shown what all workers agree on, followed by all at one step.
 
-In every step a worker adds a few numbers of the last one, and worker 0 its policies' wishes, to a sum that is there in the next
-step (:mod:`paceline.exchange`). So whatever comes of it happens on all workers between the same two steps, and nobody waits. This
-module knows nothing of PyTorch.
+What workers tell each other in every step, what all know of it and when it is followed, is native code's (``Talk``), which programs of
+Rust have too. Here policies of Python are called, sums cross steps (:mod:`paceline.exchange`), and what was agreed is passed on to
+whoever can do it. This module knows nothing of PyTorch.
 """
 
 from __future__ import annotations
@@ -11,22 +11,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from paceline import metering, world
-from paceline._native import GradientNoise, Pace, PacelineError, Proposal, ShippedPolicy, Squares, Worker
+from paceline._native import PacelineError, Proposal, ShippedPolicy, Squares, Talk, Worker
 from paceline.exchange import Exchange
-from paceline.policy import Context, Observed, Policy, Resize, Wishes
+from paceline.policy import Context, Observed, Policy, Resize
 
 #: Of large tensors, so many parts take turns at being looked at for the norms of gradients.
 PARTS = 8
-#: The share of the newest step in the throughput that policies see.
-NEWEST = 0.2
-#: Metrics that may wait until all workers have heard of them.
-MOST_METRICS = 4
 
-#: Ways to stay together that policies may ask for, in one order on all workers: they tell each other a number.
+#: Ways to stay together that policies may ask for.
 MODES = tuple(ShippedPolicy.modes())
 
 #: Settings that policies may propose, and that a checkpoint has of what they chose.
@@ -34,12 +29,6 @@ SETTINGS = ("strategy", "partition", "credit")
 
 #: As policies hear of it when it is refused: one worker's wish to go.
 LEAVE = "leave"
-
-#: What the sum holds before the numbers that the program reports.
-_FIELDS = (
-    "seconds", "contributed", "averaged", "measured", "inverse_batch",
-    "slowed", "judged", "metrics", "metrics_squared", "batch_size", "learning_rate", "size", "mode",
-)  # fmt: skip
 
 
 class Batched(Protocol):
@@ -54,51 +43,31 @@ class Adaptation:
     def __init__(self, worker: Worker, policies: Sequence[Policy], batch_size: int | None = None) -> None:
         self.worker = worker
         self.policies = list(policies)
-        self.step = 0
-        self.epoch = 0
-        #: Of the program, while nobody deals samples who follows.
-        self._batch_size = batch_size
-        #: What policies made of it.
-        self._chosen: int | None = None
-        self.learning_rate = 1.0
-        self.observed: Observed | None = None
-        self.metrics: metering.Metrics | None = None
-        self.throughput: float | None = None
+        self.talk = Talk([name for policy in self.policies for name in policy.metrics], batch_size)
+        self.talk.mode = MODES[0]
         #: Whether whoever makes steps can scale learning rates.
         self.scales = False
         #: Who deals samples and follows the batch size.
         self.data: Batched | None = None
         #: Who changes the number of workers.
         self.resizer: Callable[[Resize], None] | None = self._ask_for_workers if worker.elastic else None
-        #: How many workers said what is being summed.
-        self._speakers = worker.size
         #: Who goes from one synchronisation mode to another.
         #: Says why not, where it cannot be.
         self.switcher: Callable[[str], str | None] | None = None
-        #: How workers stay together, if whoever makes steps knows several ways.
-        self.mode = MODES[0]
         #: Whether the step that workers are in has begun, as policies see it.
         self.begun = False
+        #: How long the last step took.
+        self.own_seconds = 0.0
         self._context = Context(self)
         self._exchange = Exchange(worker)
-        self._noise = GradientNoise()
-        self._pace = Pace()
         #: What the job began with, and which of it policies asked to be otherwise.
         self._began = {key: worker.settings[key] for key in SETTINGS}
         self._asked: set[str] = set()
-        names = ["loss", *(name for policy in self.policies for name in policy.metrics)]
-        self._names = list(dict.fromkeys(names))
+        #: Of this step, and of the last one, which is said next.
         self._reported: dict[str, list[Any]] = {}
-        self._wishes = Wishes()
-        self._told = Wishes()
-        self._agreed = Wishes()
+        self._reported_before: dict[str, list[Any]] = {}
         self._proposals: list[Proposal] = []
-        self._heard: dict[int, metering.Metrics] = {}
         self._moment = time.perf_counter()
-        #: How long the last step took, whether it was slow, and what was reported in it.
-        self._last: tuple[float, bool | None, dict[str, list[Any]]] = (0.0, None, {})
-        #: The last step that is in it, and that of what is being summed: policies are not asked in every step of all modes.
-        self._last_step = self._told_step = -1
         self._over = False
         self._call("before_train")
 
@@ -108,23 +77,32 @@ class Adaptation:
     def batch_size(self) -> int | None:
         """Samples of a worker's step."""
         dealt = self.data.batch_size if self.data is not None else None
-        return dealt if isinstance(dealt, int) else self._batch_size
+        return dealt if isinstance(dealt, int) else self.talk.batch
 
     @property
-    def own_seconds(self) -> float:
-        """Of this worker's last step."""
-        return self._last[0]
+    def observed(self) -> Observed | None:
+        """The last step of which all workers know."""
+        known = self.talk.observed
+        if known is None:
+            return None
+        step, seconds, reported, interference = known
+        return Observed(step, seconds, reported, *self.talk.noise, interference)
+
+    @property
+    def metrics(self) -> metering.Metrics | None:
+        """The last that all workers heard of."""
+        return metering.of(self.talk)
 
     def follow_with(self, data: Batched) -> None:
         """Whoever deals samples follows the batch size, if nobody does yet."""
         if self.data is None:
             self.data = data
-            if self._chosen is not None:
-                data.batch_size = self._chosen
+            if self.talk.followed_batch is not None:
+                data.batch_size = self.talk.followed_batch
 
     def report(self, values: dict[str, Any]) -> None:
         """Numbers of this worker's step."""
-        unknown = [name for name in values if name not in self._names]
+        unknown = [name for name in values if not self.talk.knows(name)]
         if unknown:
             raise PacelineError(
                 f"no policy reads `{unknown[0]}`: name it in the policy's `metrics`, on all workers, before attaching it"
@@ -132,13 +110,11 @@ class Adaptation:
         for name, value in values.items():
             self._reported.setdefault(name, []).append(_readable(value))
 
-    def wish(self, reason: str = "", **wishes: Any) -> None:
-        """A policy wants something."""
+    def wish(self, **wishes: Any) -> None:
+        """A policy wants something, for a ``reason``."""
         if wishes.get("mode") not in (None, *MODES):
             raise PacelineError(f"there is no mode `{wishes['mode']}`; choose one of {', '.join(MODES)}")
-        for name, value in wishes.items():
-            setattr(self._wishes, name, value)
-        self._wishes.reason = reason or self._wishes.reason
+        self.talk.want(**wishes)
 
     def propose(self, **settings: Any) -> None:
         """A policy wants other settings. Worker 0 asks for them, and all agree."""
@@ -151,25 +127,18 @@ class Adaptation:
     def state_dict(self) -> dict[str, Any]:
         """What policies remember, read and chose, and what was said and agreed in the last step and not followed yet."""
         policies = [{"kind": _kind(policy), "state": dict(policy.state_dict())} for policy in self.policies]
-        sums = self._exchange.finish()
-        if sums is not None:
-            self._exchange.resume(sums)
+        said = self._exchange.finish()
+        if said is not None:
+            self._exchange.resume(said)
         now = self.worker.settings
         return {
-            "step": self.step, "begun": self.begun, "policies": policies,
-            "batch_size": self._chosen, "learning_rate": self.learning_rate,
+            "talk": self.talk.remember(said), "begun": self.begun, "policies": policies,
             "settings": {key: now[key] for key in sorted(self._asked) if now[key] != self._began[key]},
-            "wishes": asdict(self._wishes), "agreed": asdict(self._agreed),
-            "said": None if sums is None else list(sums), "names": self._names, "speakers": self._speakers,
-            "told_step": self._told_step, "last_step": self._last_step,
-            "noise": list(self._noise.known()), "throughput": self.throughput, "usual": self._pace.usual,
-            "observed": self.observed and asdict(self.observed),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, on all workers alike."""
         self._resume(state)
-        self._pace.expect(state["usual"] if self.worker.size == state["speakers"] else None)
         if state["settings"]:
             try:
                 self.propose(**state["settings"])
@@ -188,20 +157,13 @@ class Adaptation:
         self._began, self._asked = state["began"], set(state["asked"])
 
     def _resume(self, state: dict[str, Any]) -> None:
-        self.step, self.begun, self._moment = state["step"], state["begun"], time.perf_counter()
-        if state["batch_size"] is not None:
-            self._use_batch(state["batch_size"])
-        self.learning_rate = state["learning_rate"]
-        self._wishes, self._agreed = Wishes(**state["wishes"]), Wishes(**state["agreed"])
-        self._told_step, self._last_step = state["told_step"], state["last_step"]
-        # Other policies read other numbers.
-        if state["said"] is not None and state["names"] == self._names:
+        self.begun, self._moment = state["begun"], time.perf_counter()
+        said = self.talk.resume(state["talk"], self.worker)
+        if self.data is not None and self.talk.followed_batch is not None:
+            self.data.batch_size = self.talk.followed_batch
+        if said is not None:
             self._exchange.finish()
-            self._exchange.resume(state["said"])
-            self._speakers = state["speakers"]
-        self._noise.resume(state["noise"])
-        self.throughput, observed = state["throughput"], state["observed"]
-        self.observed = None if observed is None else Observed(**observed)
+            self._exchange.resume(said)
         kept = list(state["policies"])
         for policy in self.policies:
             own = next((one for one in kept if one["kind"] == _kind(policy)), None)
@@ -211,23 +173,13 @@ class Adaptation:
             elif self.worker.rank == 0:
                 print(f"paceline: policy {_kind(policy)} is new to the job, and begins with it now", file=sys.stderr, flush=True)
 
-    @property
-    def switches(self) -> bool:
-        """Whether workers stay together otherwise from the step on that is about to begin."""
-        return self._agreed.mode is not None
-
-    @property
-    def numbers(self) -> int:
-        """How many a worker says in each step."""
-        return len(_FIELDS) + 2 * len(self._names)
-
     def leaves(self) -> bool:
         """Whether a policy says that this worker is to leave; each notice once."""
         found = False
         for policy in self.policies:
             reason = policy.leaves()
             if reason is not None:
-                print(f"paceline: step {self.step}, policy {_kind(policy)}: {reason}", file=sys.stderr, flush=True)
+                print(f"paceline: step {self.talk.step}, policy {_kind(policy)}: {reason}", file=sys.stderr, flush=True)
                 found = True
         return found
 
@@ -241,17 +193,15 @@ class Adaptation:
         """
         sums = self._exchange.finish()
         if sums is not None:
-            self._hear(sums)
-        self._told, self._wishes = self._wishes, Wishes()
-        if self.worker.size != self._speakers:
-            # Steps of other workers say nothing of these.
-            self._speakers = self.worker.size
-            self._pace.expect(None)
-        self._exchange.start(self._numbers(squares))
-        now, self._told_step = time.perf_counter(), self._last_step
-        seconds, self._moment = (now - self._moment) / max(self.step - self._last_step, 1), now
-        self._last, self._reported = (seconds, self._pace.slowed(seconds), self._reported), {}
-        self._last_step = self.step
+            self.talk.hear(sums)
+        self.talk.batch = self.batch_size
+        self._say_reported()
+        if squares is not None:
+            self.talk.report_norms(squares)
+        self._exchange.start(self.talk.say(self.worker))
+        now = time.perf_counter()
+        self.own_seconds = self.talk.time(now - self._moment, self.worker)
+        self._moment = now
 
     def after_step(self) -> None:
         """Everything of the step is posted."""
@@ -261,7 +211,6 @@ class Adaptation:
 
     def before_step(self) -> Squares | None:
         """The next step begins. What its gradients are to be measured with, if they are."""
-        self.step += 1
         self.begun = True
         self._follow()
         if self.leaves():
@@ -269,15 +218,15 @@ class Adaptation:
         self._call("before_step")
         if self.worker.size == 1:
             return None
-        return Squares(self.step, self.worker.rank, self.worker.size, PARTS)
+        return Squares(self.talk.step, self.worker.rank, self.worker.size, PARTS)
 
     def pass_step(self) -> None:
         """A step that workers do not come together in: policies are not asked."""
-        self.step += 1
+        self.talk.pass_step()
 
     def begin_epoch(self, number: int) -> None:
         """An epoch begins."""
-        self.epoch = number
+        self.talk.epoch = number
         self._call("before_epoch")
 
     def end_epoch(self) -> None:
@@ -293,6 +242,7 @@ class Adaptation:
     # Inside.
 
     def _call(self, hook: str) -> None:
+        self.talk.batch = self.batch_size
         for policy in self.policies:
             getattr(policy, hook)(self._context)
 
@@ -300,84 +250,46 @@ class Adaptation:
         for policy in self.policies:
             policy.refused(self._context, wish, reason)
 
-    def _numbers(self, squares: Squares | None) -> list[float]:
-        seconds, slowed, reported = self._last
-        found = squares.found() if squares is not None else None
-        contributed, averaged = found or (0.0, 0.0)
-        batch = self.batch_size
-        shown = metering.of(self.worker)
-        if shown is not None:
-            self._heard[shown.step] = shown
-            for step in sorted(self._heard)[:-MOST_METRICS]:
-                del self._heard[step]
-        latest = 0.0 if shown is None else float(shown.step)
-        mine = self._told if self.worker.rank == 0 else Wishes()
-        numbers = [
-            seconds, contributed, averaged, float(found is not None), 1.0 / (batch or 1),
-            float(bool(slowed)), float(slowed is not None), latest, latest * latest, float(mine.batch_size or 0), mine.learning_rate or 0.0, float(mine.size or 0),
-            float(1 + MODES.index(mine.mode)) if mine.mode else 0.0,
-        ]  # fmt: skip
-        for name in self._names:
-            values = [float(value) for value in reported.get(name, ())]
-            numbers += [sum(values), float(len(values))]
-            if name == "loss":
-                self.worker.tell(sum(values) / len(values) if values else None, batch)
-        return numbers
-
-    def _hear(self, sums: Sequence[float]) -> None:
-        size = self._speakers
-        heard = dict(zip(_FIELDS, sums))
-        pairs = zip(self._names, sums[len(_FIELDS) :: 2], sums[len(_FIELDS) + 1 :: 2])
-        reported = {name: total / count for name, total, count in pairs if count}
-        if heard["measured"] == size > 1:
-            self._noise.add(size, heard["contributed"] / size, heard["averaged"], heard["inverse_batch"] / size)
-        seconds = heard["seconds"] / size
-        slowed = heard["slowed"] / heard["judged"] if heard["judged"] else None
-        noise = (self._noise.scale, self._noise.variance, self._noise.squared_norm)
-        self.observed = Observed(self._told_step, seconds, reported, *noise, slowed)
-        if seconds > 0.0:
-            speed = (size * self.batch_size if self.batch_size is not None else 1) / seconds
-            before = self.throughput
-            self.throughput = speed if before is None else before + NEWEST * (speed - before)
-        # All workers have the same last metrics if and only if the mean of the squares is the square of the mean.
-        if heard["metrics"] and size * heard["metrics_squared"] == heard["metrics"] ** 2:
-            self.metrics = self._heard.get(int(heard["metrics"]) // size, self.metrics)
-        self._agreed = Wishes(
-            int(heard["batch_size"]) or None, heard["learning_rate"] or None, int(heard["size"]) or None,
-            MODES[int(heard["mode"]) - 1] if heard["mode"] else None,
-        )  # fmt: skip
+    def _say_reported(self) -> None:
+        """What the program and its policies reported in the last step: it can be read now without waiting for a device."""
+        reported = {name: [float(value) for value in values] for name, values in self._reported_before.items()}
+        self._reported, self._reported_before = {}, self._reported
+        for name, values in reported.items():
+            for value in values:
+                self.talk.report(name, value)
+        losses = reported.get("loss")
+        self.worker.tell(sum(losses) / len(losses) if losses else None, self.batch_size)
 
     def _follow(self) -> None:
         """Do what was agreed, on all workers between the same two steps."""
-        agreed, self._agreed = self._agreed, Wishes()
-        self._show(agreed)
-        if agreed.batch_size is not None and agreed.batch_size != self.batch_size:
-            self._use_batch(agreed.batch_size)
-        if agreed.learning_rate is not None and self.scales:
-            self.learning_rate = agreed.learning_rate
-        elif agreed.learning_rate is not None:
+        batch_size, learning_rate, size, mode, reason = self.talk.begin_step()
+        self._show({"batch size": batch_size, "learning rate times": learning_rate, "workers": size, "mode": mode}, reason)
+        if batch_size is not None and batch_size != self.batch_size:
+            self.talk.follow_batch(batch_size)
+            if self.data is not None:
+                self.data.batch_size = batch_size
+        if learning_rate is not None and self.scales:
+            self.talk.learning_rate = learning_rate
+        elif learning_rate is not None:
             self._refuse("learning_rate", "only paceline.DistributedOptimizer scales learning rates")
-        if agreed.mode is not None:
+        if mode is not None:
             unknown = "only paceline.DistributedOptimizer knows other modes"
-            refusal = unknown if self.switcher is None else self.switcher(agreed.mode)
+            refusal = unknown if self.switcher is None else self.switcher(mode)
             if refusal is not None:
                 self._refuse("mode", refusal)
             else:
-                self.mode = agreed.mode
-        if agreed.size is not None and agreed.size != self.worker.size:
+                self.talk.mode = mode
+        if size is not None and size != self.worker.size:
             if self.resizer is None:
                 self._refuse("size", "nobody can change the number of workers of this job")
             else:
-                self.resizer(Resize(agreed.size, self.step, self._told.reason))
+                self.resizer(Resize(size, self.talk.step, reason))
 
-    def _show(self, agreed: Wishes) -> None:
+    def _show(self, agreed: dict[str, float | str | None], reason: str) -> None:
         """Tell people who watch the job what policies made of it."""
-        wishes = {"batch size": agreed.batch_size, "learning rate times": agreed.learning_rate, "workers": agreed.size}
-        wanted = [f"{name} {wish:g}" for name, wish in wishes.items() if wish is not None]
-        wanted += [f"mode {agreed.mode}"] if agreed.mode is not None else []
+        wanted = [f"{name} {wish if isinstance(wish, str) else f'{wish:g}'}" for name, wish in agreed.items() if wish is not None]
         if wanted and self.worker.rank == 0:
-            reason = f" ({self._told.reason})" if self._told.reason else ""
-            self.worker.decided(f"step {self.step}: {', '.join(wanted)}{reason}")
+            self.worker.decided(f"step {self.talk.step}: {', '.join(wanted)}{f' ({reason})' if reason else ''}")
 
     def leave(self) -> None:
         """This worker, if the job can do without it."""
@@ -390,14 +302,6 @@ class Adaptation:
         """All hear of it at one step; one asks whoever runs the job."""
         if self.worker.rank == 0:
             self.worker.resize(resize.size)
-
-    def _use_batch(self, batch_size: int) -> None:
-        if self.data is not None:
-            self.data.batch_size = batch_size
-        # Steps of another length say nothing of these.
-        self._batch_size = self._chosen = batch_size
-        self.throughput = None
-        self._pace.expect(None)
 
     def _look_after_proposals(self) -> None:
         open_proposals = []

@@ -9,12 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from paceline._native import Handle, Worker
-
-#: Under which workers meet.
-NAME = "paceline adaptation"
-#: Ahead of tensors: it is as long as a packet, and must be over in the next step.
-URGENCY = -1
+from paceline._native import EXCHANGE, URGENCY, Handle, Worker
 
 
 class Exchange:
@@ -32,7 +27,7 @@ class Exchange:
         if self._worker.everyone > 1:
             region = (sums.buffer_info()[0], len(sums))
             handle = self._worker.post(
-                "all_reduce", NAME, "f64", [len(sums)], region, region, reduce="sum", priority=URGENCY, keep=sums,
+                "all_reduce", EXCHANGE, "f64", [len(sums)], region, region, reduce="sum", priority=URGENCY, keep=sums,
                 everyone=True,
             )  # fmt: skip
         self._flight = (sums, handle)

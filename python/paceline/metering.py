@@ -6,10 +6,10 @@ It is collected while :class:`~paceline.torch.DistributedOptimizer` trains, or w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from paceline import world
-from paceline._native import SharedMetrics, Worker
+from paceline._native import Talk, Worker
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class Metrics:
     tensors: tuple[tuple[str, int], ...]
     #: By rank.
     workers: tuple[WorkerMetrics, ...]
-    #: The same, as policies in Rust read it.
-    native: SharedMetrics | None = field(default=None, repr=False, compare=False)
 
     @property
     def speed(self) -> float:
@@ -67,9 +65,9 @@ def metrics() -> Metrics | None:
     return of(world.membership().worker)
 
 
-def of(worker: Worker) -> Metrics | None:
-    """The metrics of a worker's job."""
-    shown = worker.metrics()
+def of(source: Worker | Talk) -> Metrics | None:
+    """The metrics of a job, as one who knows them has them."""
+    shown = source.metrics()
     if shown is None:
         return None
     workers = tuple(

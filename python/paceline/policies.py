@@ -26,16 +26,13 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from paceline import adaptation, world
-from paceline._native import PacelineError, ShippedPolicy
+from paceline._native import VOTE, PacelineError, ShippedPolicy
 from paceline.policy import Context, Policy
 
 #: Between policies, in the variable PACELINE_POLICY.
 SEPARATOR = ";"
-#: Under which workers vote.
-VOTE = "vote"
 
 
 class Shipped(Policy):
@@ -95,7 +92,7 @@ class Shipped(Policy):
             self._inner.restore(str(state["memory"]))
 
     def _call(self, hook: str, ctx: Context) -> None:
-        wishes = self._inner.call(hook, _moment(ctx))
+        wishes = self._inner.call(hook, ctx._adaptation.talk, ctx._adaptation.worker)
         reason = wishes["reason"]
         if wishes["batch_size"] is not None:
             ctx.set_batch_size(wishes["batch_size"], reason)
@@ -139,26 +136,3 @@ def begin(joined: world.Membership) -> None:
         joined.named_policies = True
         policies = [load(text.strip()) for text in named.split(SEPARATOR) if text.strip()]
         joined.adaptation = adaptation.Adaptation(joined.worker, policies)
-
-
-def _moment(ctx: Context) -> dict[str, Any]:
-    settings, reported = ctx._adaptation.worker.settings, {} if ctx.observed is None else ctx.observed.reported
-    return {
-        "rank": ctx.rank,
-        "step": ctx.step,
-        "epoch": ctx.epoch,
-        "size": ctx.size,
-        "batch": ctx.batch_size,
-        "learning_rate": ctx.learning_rate,
-        "seconds": ctx.seconds,
-        "throughput": ctx.throughput,
-        "metrics": None if ctx.metrics is None else ctx.metrics.native,
-        "interference": ctx.interference,
-        "loss": ctx.loss,
-        "squared_norm": ctx.grad_squared_norm(),
-        "variance": ctx.grad_variance(),
-        "reported": {name: value for name, value in reported.items() if name not in ("loss", VOTE)},
-        "vote": reported.get(VOTE),
-        **{key: settings[key] for key in adaptation.SETTINGS},
-        "mode": ctx.mode,
-    }

@@ -82,17 +82,6 @@ class Observed:
     interference: float | None = None
 
 
-@dataclass
-class Wishes:
-    """What worker 0 wants, and has not told the others yet."""
-
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    size: int | None = None
-    mode: str | None = None
-    reason: str = ""
-
-
 @dataclass(frozen=True)
 class Resize:
     """Another number of workers, asked for by a policy and heard by all workers at the same step."""
@@ -127,12 +116,12 @@ class Context:
 
         In the mode ``asynchronous`` hooks are called in every ``staleness`` + 1st step only, and ``step`` counts all of them.
         """
-        return self._adaptation.step
+        return self._adaptation.talk.step
 
     @property
     def epoch(self) -> int:
         """The epoch that the hook is about."""
-        return self._adaptation.epoch
+        return self._adaptation.talk.epoch
 
     @property
     def batch_size(self) -> int | None:
@@ -147,7 +136,7 @@ class Context:
     @property
     def learning_rate(self) -> float:
         """The factor on the program's own learning rate that is in force."""
-        return self._adaptation.learning_rate
+        return self._adaptation.talk.learning_rate
 
     @property
     def observed(self) -> Observed | None:
@@ -162,7 +151,7 @@ class Context:
     @property
     def throughput(self) -> float | None:
         """Samples a second of all workers, smoothed over some steps; steps a second, if nobody said how large a batch is."""
-        return self._adaptation.throughput
+        return self._adaptation.talk.throughput
 
     @property
     def metrics(self) -> Metrics | None:
@@ -183,7 +172,7 @@ class Context:
     @property
     def mode(self) -> str:
         """How workers stay together."""
-        return self._adaptation.mode
+        return self._adaptation.talk.mode
 
     @property
     def partition(self) -> int:

@@ -71,17 +71,17 @@ impl Worker {
 impl Attached<'_> {
     /// Samples of this worker's step, as policies have it.
     pub fn batch(&self) -> Option<u64> {
-        self.adaptation.batch()
+        self.adaptation.talk().batch()
     }
 
     /// By what the program's learning rate is multiplied.
     pub fn learning_rate(&self) -> f64 {
-        self.adaptation.learning_rate()
+        self.adaptation.talk().learning_rate
     }
 
     /// How workers are to stay together, by the name that policies use; empty if none said so. It is the program's to follow.
     pub fn mode(&self) -> &str {
-        self.adaptation.mode()
+        &self.adaptation.talk().mode
     }
 
     /// A number of this worker's step: `loss`, or one that a policy reads. Others are passed over.
@@ -91,7 +91,7 @@ impl Attached<'_> {
 
     /// For gradient noise: squared norms, of this worker's gradient of the step and of the average over workers.
     pub fn report_norms(&mut self, own: f64, averaged: f64) {
-        self.adaptation.report_norms(own, averaged);
+        self.adaptation.report_norms(own, averaged / self.worker.size() as f64);
     }
 
     /// The step is over, and the next begins, whose number this is: settings, batch, learning rate and mode are those of the new
@@ -155,7 +155,7 @@ impl Attached<'_> {
 
     /// Go on as the others do, who begin the same step as this worker.
     pub fn resume(&mut self, text: &str) -> Result<()> {
-        let said = self.adaptation.resume(text);
+        let said = self.adaptation.resume(text, self.worker.size());
         let said = said.map_err(|error| Objection::Unusable { reason: error.to_string() })?;
         self.flight = said.map_or(Flight::None, Flight::Over);
         self.began = Instant::now();

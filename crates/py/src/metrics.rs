@@ -4,16 +4,11 @@ use paceline_sync::metrics::{JobMetrics, WorkerMetrics};
 use pyo3::{prelude::*, types::PyDict};
 use std::sync::Arc;
 
-/// A job's metrics as they are, for policies that are not Python's.
-#[pyclass(frozen, module = "paceline._native")]
-pub(crate) struct SharedMetrics(pub(crate) Arc<JobMetrics>);
-
 /// Seconds, upload, download, rest, for each tensor seconds of the forward and of the backward pass, and rates from others by
 /// their ranks.
 type WorkerShown = (f64, f64, f64, f64, Vec<f64>, Vec<f64>, Vec<(u32, f64)>);
 
-/// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass), `workers` by rank, and all of it as
-/// `native`.
+/// `step`, `view`, the settings, `tensors` (name and bytes, in the order of the forward pass), `workers` by rank.
 pub(crate) fn shown<'py>(
     py: Python<'py>,
     metrics: &Arc<JobMetrics>,
@@ -29,7 +24,6 @@ pub(crate) fn shown<'py>(
         shape.tensors.iter().map(|tensor| (&*tensor.name, tensor.bytes)).collect();
     shown.set_item("tensors", tensors)?;
     shown.set_item("workers", workers.iter().map(worker).collect::<Vec<_>>())?;
-    shown.set_item("native", SharedMetrics(metrics.clone()).into_pyobject(py)?)?;
     Ok(shown)
 }
 

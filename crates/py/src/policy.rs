@@ -1,44 +1,15 @@
-//! The policies that come with Paceline, as Python's hooks call them. What they decide is `paceline-tune`'s; here dictionaries
-//! become moments, and wishes dictionaries.
+//! The policies that come with Paceline, as Python's hooks call them. What they decide is `paceline-tune`'s; here wishes
+//! become dictionaries.
 
-use crate::{error::PacelineError, metrics::SharedMetrics};
-use paceline_job::ByteSize;
-use paceline_sync::policy::{MODES, Moment, Policy, Wishes};
+use crate::{error::PacelineError, talk::Talk, worker::Worker};
+use paceline_sync::policy::{MODES, Policy, Wishes};
 use paceline_tune::policies;
 use pyo3::{prelude::*, types::PyDict};
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A policy that comes with Paceline.
 #[pyclass(frozen, module = "paceline._native")]
 pub(crate) struct ShippedPolicy(Mutex<Box<dyn Policy>>);
-
-/// What Python says of a moment: keywords, since they are many.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Said {
-    rank: usize,
-    step: u64,
-    epoch: u64,
-    size: usize,
-    batch: Option<u64>,
-    learning_rate: f64,
-    seconds: Option<f64>,
-    throughput: Option<f64>,
-    metrics: Option<Py<SharedMetrics>>,
-    interference: Option<f64>,
-    loss: Option<f64>,
-    squared_norm: Option<f64>,
-    variance: Option<f64>,
-    reported: BTreeMap<String, f64>,
-    vote: Option<f64>,
-    strategy: String,
-    partition: u64,
-    credit: u64,
-    mode: String,
-}
 
 #[pymethods]
 impl ShippedPolicy {
@@ -70,30 +41,10 @@ impl ShippedPolicy {
         &self,
         py: Python<'py>,
         hook: &str,
-        moment: &Bound<'py, PyDict>,
+        talk: &Talk,
+        worker: &Worker,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let said: Said = moment.extract()?;
-        let moment = Moment {
-            rank: said.rank,
-            step: said.step,
-            epoch: said.epoch,
-            size: said.size,
-            batch: said.batch,
-            learning_rate: said.learning_rate,
-            seconds: said.seconds,
-            throughput: said.throughput,
-            metrics: said.metrics.map(|metrics| metrics.get().0.clone()),
-            interference: said.interference,
-            loss: said.loss,
-            squared_norm: said.squared_norm,
-            variance: said.variance,
-            reported: said.reported,
-            vote: said.vote,
-            strategy: said.strategy,
-            partition: Some(ByteSize(said.partition)),
-            credit: Some(ByteSize(said.credit)),
-            mode: said.mode,
-        };
+        let moment = talk.moment(worker)?;
         let mut wishes = Wishes::default();
         let mut policy = self.policy();
         match hook {

@@ -53,7 +53,7 @@ impl Squares {
 
     /// The squared norm of what this worker contributed, and its share of that of the results; `None` where element types are
     /// not summed.
-    fn found(&self) -> Option<(f64, f64)> {
+    pub(crate) fn found(&self) -> Option<(f64, f64)> {
         let found = *self.0.found();
         (!found.unknown).then_some((found.contributed, found.averaged))
     }

@@ -19,7 +19,7 @@ use paceline_net::{
     Coordinator as Hosted, JoinConfig, Measuring, NetError, Sharing as Shared, TraceConfig,
     Worker as Running, WorkerConfig, join,
 };
-use paceline_sync::recovery::Account;
+use paceline_sync::{metrics::JobMetrics, recovery::Account};
 use paceline_tune::Results;
 use pyo3::{prelude::*, types::PyDict};
 use std::sync::{
@@ -91,13 +91,13 @@ impl Worker {
 
     /// This worker's place among all.
     #[getter]
-    fn rank(&self) -> u32 {
+    pub(crate) fn rank(&self) -> u32 {
         self.rank.load(Ordering::Relaxed)
     }
 
     /// How many workers there are, but for those that only listen in this step.
     #[getter]
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.size.load(Ordering::Relaxed)
     }
 
@@ -486,8 +486,7 @@ impl Worker {
 
     /// What all workers last saw of the job; `None` before its first steps are over.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let latest = self.read().as_ref().ok_or_else(error::closed)?.metrics();
-        latest.map(|metrics| metrics::shown(py, &metrics)).transpose()
+        self.latest_metrics()?.map(|metrics| metrics::shown(py, &metrics)).transpose()
     }
 
     /// What the program knows of its step, for people who watch the job.
@@ -646,7 +645,11 @@ impl Worker {
         py.detach(|| act(running)).map_err(error::proposing)
     }
 
-    fn view(&self) -> PyResult<Arc<View>> {
+    pub(crate) fn latest_metrics(&self) -> PyResult<Option<Arc<JobMetrics>>> {
+        Ok(self.read().as_ref().ok_or_else(error::closed)?.metrics())
+    }
+
+    pub(crate) fn view(&self) -> PyResult<Arc<View>> {
         self.read().as_ref().map(Running::view).ok_or_else(error::closed)
     }
 }

@@ -366,8 +366,8 @@ class DistributedOptimizer(Optimizer):
             joining.say(
                 {
                     "step": step, "gradients": gradients, "updates": updates, "groups": self._hyper_parameters(), "kept": kept,
-                    "learning_rate": 1.0 if adaptation is None else adaptation.learning_rate,
-                    "exchanges": None if adaptation is None else adaptation.numbers,
+                    "learning_rate": 1.0 if adaptation is None else adaptation.talk.learning_rate,
+                    "exchanges": None if adaptation is None else adaptation.talk.numbers,
                 }
             )  # fmt: skip
 
@@ -421,7 +421,7 @@ class DistributedOptimizer(Optimizer):
         adaptation = self._exchange()
         if self._membership.joining is not None:
             self._membership.joining.arrive()
-        self._pending = Step(self._inner, due, 1.0 if adaptation is None else adaptation.learning_rate)
+        self._pending = Step(self._inner, due, 1.0 if adaptation is None else adaptation.talk.learning_rate)
         if hooked:
             self._wait_for_all()
             # As the class has it, with the hooks around it.
@@ -451,7 +451,7 @@ class DistributedOptimizer(Optimizer):
             self._unseen = self._order.unseen(self._by_place)
         adaptation = self._exchange() if mode.meets() else None
         attached = self._membership.adaptation
-        self._replica.learning_rate = 1.0 if attached is None else attached.learning_rate
+        self._replica.learning_rate = 1.0 if attached is None else attached.talk.learning_rate
         self._pending = Step(self._inner, due, self._replica.learning_rate)
         self._replica.trained = self._membership.step + 1
         mode.step(self._replica, lambda: self._update(due))
@@ -480,7 +480,7 @@ class DistributedOptimizer(Optimizer):
 
     def serve(self, adaptation: Adaptation) -> None:
         """Do what policies want of an optimizer."""
-        adaptation.scales, adaptation.switcher, adaptation.mode = True, self._switch_for, self.mode
+        adaptation.scales, adaptation.switcher, adaptation.talk.mode = True, self._switch_for, self.mode
 
     def _switch_for(self, mode: str) -> str | None:
         """For a policy; why not, if it cannot be."""
@@ -493,7 +493,7 @@ class DistributedOptimizer(Optimizer):
 
     def _let_in_before_switching(self, adaptation: Adaptation) -> None:
         # Whoever listens takes part in the switch.
-        if adaptation.switches:
+        if adaptation.talk.switches:
             self._membership.let_in()
 
     def _usual_mode(self) -> str:

@@ -103,7 +103,7 @@ def main() -> None:
             optimizer.zero_grad()
     settings = world.membership().worker.settings
     optimizer.drain()
-    told = {"used": used, "sizes": sizes, "rate": world.membership().adaptation.learning_rate}
+    told = {"used": used, "sizes": sizes, "rate": world.membership().adaptation.talk.learning_rate}
     pl.detach()
     noted = {} if isinstance(policy, Watch) else {"hooks": policy.hooks, "refusals": policy.refusals}
     told |= {"read": policy.read, "heard": heard, **noted}

@@ -69,7 +69,7 @@ def main() -> None:
             keep(folder, "after", saved.steps, model, inner)
             adaptation = world.membership().adaptation
             if adaptation is not None:
-                now = {"step": adaptation.step, "factor": adaptation.learning_rate, "batch": loader.elastic.batch_size}
+                now = {"step": adaptation.talk.step, "factor": adaptation.talk.learning_rate, "batch": loader.elastic.batch_size}
                 noise = adaptation.observed and adaptation.observed.noise_scale
                 settings = world.membership().worker.settings
                 course.append({**now, "noise": noise, "mode": optimizer.mode, "size": pl.size(), "partition": settings["partition"]})

@@ -1,4 +1,5 @@
 use super::*;
+use crate::{metrics::Pace, policy::Moment};
 
 /// Wants something in one step, and notes what it is shown.
 struct Wanting {
@@ -70,7 +71,7 @@ fn what_worker_0_wants_all_follow_three_steps_later_and_what_others_want_nobody(
         }
         let both = workers.each_mut().map(|worker| worker.follow().mode);
         assert_eq!(both[0], both[1]);
-        let batches = workers.each_ref().map(Adaptation::batch);
+        let batches = workers.each_ref().map(|worker| worker.talk.batch());
         assert_eq!(batches[0], batches[1]);
         followed.push((batches[0], both[0].clone()));
     }
@@ -87,13 +88,13 @@ fn what_policies_read_is_the_mean_of_what_workers_said_and_a_newcomer_goes_on_fr
     for (worker, loss) in workers.iter_mut().zip([1.0, 3.0]) {
         worker.report("loss", loss);
         worker.report("nobody asked", loss);
-        worker.report_norms(5.0, 3.0);
+        worker.report_norms(5.0, 1.5);
     }
     workers[1].report("accuracy", 0.5);
     let sums = exchange(&mut workers, &settings);
     workers.iter_mut().for_each(|worker| worker.hear(&sums));
     let company = Company { rank: 1, size: 2, settings: &settings };
-    let moment = workers[1].moment(company);
+    let moment = workers[1].talk.moment(company);
     assert_eq!((moment.loss, moment.seconds), (Some(2.0), Some(1.5)));
     assert_eq!(moment.reported, [("accuracy".to_string(), 0.5)].into());
     // |G|² = (2·3 − 5) / 1 and V = 4·2·(5 − 3) / 1.
@@ -102,13 +103,13 @@ fn what_policies_read_is_the_mean_of_what_workers_said_and_a_newcomer_goes_on_fr
     assert_eq!(moment.throughput, Some(8.0 / 1.5));
 
     let mut newcomer = adaptation(Wishes::default());
-    let said = newcomer.resume(&workers[0].remember(Some(&sums))).unwrap();
+    let said = newcomer.resume(&workers[0].remember(Some(&sums)), 2).unwrap();
     assert_eq!(said, Some(sums));
-    assert_eq!(newcomer.moment(company), moment);
+    assert_eq!(newcomer.talk.moment(company), moment);
     let mut other = Adaptation::new(Vec::new(), None);
-    let refused = other.resume(&newcomer.remember(None));
+    let refused = other.resume(&newcomer.remember(None), 2);
     assert_eq!(refused, Err(MemoryError::Others { ours: 0, theirs: 1 }));
-    assert!(matches!(newcomer.resume("{"), Err(MemoryError::Unreadable(_))));
+    assert!(matches!(newcomer.resume("{", 2), Err(MemoryError::Unreadable(_))));
 }
 
 #[test]
@@ -116,6 +117,62 @@ fn sums_that_cannot_be_are_passed_over() {
     let mut worker = adaptation(Wishes::default());
     for sums in [&[][..], &[1.0; 3], &[0.0; 20], &[1.0; 99]] {
         worker.hear(sums);
-        assert_eq!(worker.observed, Observed::default());
+        assert_eq!(worker.talk.observed(), None);
+    }
+}
+
+#[test]
+fn steps_in_which_workers_do_not_meet_share_the_time_between_those_in_which_they_do() {
+    let mut talk = Talk::new([], None);
+    talk.pass_step();
+    talk.pass_step();
+    talk.time(6.0, 1);
+    assert_eq!(talk.own_seconds(), 2.0);
+    talk.begin_step();
+    talk.time(6.0, 1);
+    assert_eq!(talk.own_seconds(), 6.0);
+    let sums = talk.say(0, None);
+    talk.hear(&sums);
+    assert_eq!(talk.observed().map(|observed| (observed.step, observed.seconds)), Some((3, 6.0)));
+}
+
+#[test]
+fn whoever_goes_on_keeps_what_fits_it_and_no_number_is_lost_in_text() {
+    let mut talk = Talk::new(["accuracy".to_string()], Some(4));
+    for _ in 0..=Pace::WINDOW {
+        talk.time(0.1 + 0.2, 2);
+        talk.begin_step();
+    }
+    talk.report("loss", f64::NAN);
+    let said = talk.say(0, None);
+    talk.follow_batch(16);
+    let text = talk.remember(Some(&said)).text();
+    let resume = |talk: &mut Talk, size| talk.resume(Remembered::read(&text).unwrap(), size);
+
+    let mut alike = Talk::new(["accuracy".to_string()], Some(8));
+    let heard = resume(&mut alike, 2).unwrap();
+    let bits = |numbers: &[f64]| numbers.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&heard), bits(&said));
+    assert_eq!((alike.step(), alike.batch()), (talk.step(), Some(16)));
+
+    // Who reads other numbers cannot hear what was said.
+    let mut other = Talk::new([], Some(8));
+    assert_eq!(resume(&mut other, 2), None);
+    assert_eq!(other.batch(), Some(16));
+}
+
+#[test]
+fn a_batch_that_nobody_agreed_on_stays_the_programs_own_and_other_workers_have_another_pace() {
+    let mut talk = Talk::new([], Some(4));
+    for _ in 0..=Pace::WINDOW {
+        talk.time(0.5, 2);
+        talk.begin_step();
+    }
+    let remembered = talk.remember(None);
+    assert!(remembered.usual.is_some());
+    for (size, usual) in [(2, remembered.usual), (3, None)] {
+        let mut later = Talk::new([], Some(8));
+        later.resume(remembered.clone(), size);
+        assert_eq!((later.batch(), later.pace.usual()), (Some(8), usual));
     }
 }
