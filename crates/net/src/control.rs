@@ -4,6 +4,7 @@
 
 mod comeback;
 
+use comeback::Absence;
 pub(crate) use comeback::{Comeback, WayBack};
 
 use crate::{
@@ -531,7 +532,7 @@ impl Desk {
     fn attend(&self, mut channel: ControlChannel, wakened: &Wakened) -> Option<ControlChannel> {
         let began = Instant::now();
         let now = || Time::ZERO.after(began.elapsed());
-        let mut pulse = Heartbeat::new(now());
+        let (mut pulse, mut absence) = (Heartbeat::new(now()), None);
         // Where something that was said before is not written yet, there is no need to say more.
         let mut unsent = false;
         while !self.stop.load(Ordering::Acquire) {
@@ -540,11 +541,12 @@ impl Desk {
                 let pace = self.pace();
                 self.state().remarks.push(WorkerMessage::Alive(pace));
             }
-            unsent = match self.exchange(&mut channel, &mut pulse) {
+            let exchanged = self.exchange(&mut channel, &mut pulse, &mut absence);
+            unsent = match exchanged {
                 Ok(unsent) if !(pulse.is_in_doubt(now()) && self.is_succeeded(&channel)) => unsent,
-                _ => {
-                    // Whatever it was, nothing more comes of this connection; who needs it is told.
-                    channel = self.come_back(wakened)?;
+                gone => {
+                    // Nothing more comes of this connection; who needs it is told.
+                    channel = self.come_back(wakened, gone.err(), &mut absence)?;
                     (pulse, unsent) = (Heartbeat::new(now()), false);
                     continue;
                 }
@@ -571,7 +573,12 @@ impl Desk {
     }
 
     /// Hear all that has come, and send all that is to be sent; whether some of that has to wait.
-    fn exchange(&self, channel: &mut ControlChannel, pulse: &mut Heartbeat) -> Result<bool> {
+    fn exchange(
+        &self,
+        channel: &mut ControlChannel,
+        pulse: &mut Heartbeat,
+        absence: &mut Option<Absence>,
+    ) -> Result<bool> {
         loop {
             let mut state = self.state();
             for message in std::mem::take(&mut state.remarks) {
@@ -584,8 +591,11 @@ impl Desk {
             // A failure to write shows as a closed connection when it is read, after the last words that came.
             let unsent = channel.flush().unwrap_or(false);
             let received = channel.try_receive()?;
-            if received.is_some() {
+            if let Some(message) = &received {
                 pulse.hear();
+                if !matches!(message, CoordinatorMessage::Refused(_)) {
+                    *absence = None;
+                }
             }
             match received {
                 None => return Ok(unsent),
@@ -623,11 +633,11 @@ impl Desk {
                 Some(CoordinatorMessage::WishRefused { reason }) => {
                     *lock(&self.refused) = Some(reason);
                 }
+                Some(CoordinatorMessage::Refused(refusal)) => return Err(refusal.into()),
                 Some(
                     CoordinatorMessage::Welcome { .. }
                     | CoordinatorMessage::Underway { .. }
-                    | CoordinatorMessage::Answer(_)
-                    | CoordinatorMessage::Refused(_),
+                    | CoordinatorMessage::Answer(_),
                 ) => {
                     return Err(NetError::Malformed {
                         what: "coordinator's message",

@@ -67,7 +67,9 @@ pub enum StoreError {
         problem: String,
     },
     /// Somebody else changed it, or the disk is failing: remove it, and begin the job again.
-    #[error("{place} does not hold what a coordinator wrote: {problem}")]
+    #[error(
+        "{place} does not hold what a coordinator wrote: {problem}; remove it, and begin the job again from its last checkpoint"
+    )]
     Damaged {
         /// The file or key.
         place: String,

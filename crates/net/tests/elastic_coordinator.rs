@@ -10,7 +10,11 @@ use paceline_net::{
     store::DiskStore,
 };
 use paceline_sync::agreement::Limits;
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 const WORKERS: usize = 3;
 
@@ -26,15 +30,16 @@ fn coordinator_of_an_elastic_job() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
     let store = DiskStore::open(Path::new(&variable("JOB_STORE"))).unwrap();
-    let listen = variable("JOB_ADDRESS").parse().unwrap();
-    let config = CoordinatorConfig {
-        elastic: Some(Limits::default()),
-        log: Log::silent(),
-        ..CoordinatorConfig::new(listen, WORKERS, secret)
-    };
+    let config = config(&variable("JOB_ADDRESS"), secret, Log::silent());
     let coordinator = Coordinator::start_with(config, Some(Box::new(store))).unwrap();
     println!("listening at {}", coordinator.address());
     println!("ended as {:?}", coordinator.wait(Duration::from_secs(120)));
+}
+
+fn config(address: &str, secret: Secret, log: Log) -> CoordinatorConfig {
+    let listen = address.parse().unwrap();
+    let elastic = Some(Limits::default());
+    CoordinatorConfig { elastic, log, ..CoordinatorConfig::new(listen, WORKERS, secret) }
 }
 
 fn coordinator(address: &str, secret: &Secret, folder: &Path) -> (Process, String) {
@@ -73,4 +78,29 @@ fn a_coordinator_that_is_killed_and_restarted_has_its_workers_again() {
 #[test]
 fn a_worker_that_is_lost_while_the_coordinator_is_away_is_out_of_the_next_view() {
     restart(true);
+}
+
+#[test]
+fn a_coordinator_without_what_was_written_down_is_asked_once_a_second_until_the_right_one_is_back()
+{
+    let secret = Secret::random().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, address) = coordinator("127.0.0.1:0", &secret, folder.path());
+    let pace = Duration::from_millis(50);
+    let mut workers: Vec<Process> =
+        (0..WORKERS).map(|_| Process::worker(&address, &secret, "tcp", pace)).collect();
+    workers[0].read_until("step 10 ").unwrap();
+    drop(first);
+    let refused = Arc::new(Mutex::new(0));
+    let (began, counted) = (Instant::now(), refused.clone());
+    let log =
+        Log::to(move |line| *counted.lock().unwrap() += usize::from(line.contains("refused")));
+    let other = Coordinator::start(config(&address, secret.clone(), log)).unwrap();
+    workers[0].read_until("step 40 ").unwrap();
+    let (refused, seconds) = (*refused.lock().unwrap(), began.elapsed().as_secs() as usize);
+    assert!(refused >= WORKERS && refused <= WORKERS * (2 + seconds), "{refused} in {seconds} s");
+    drop(other);
+    let (mut second, _) = coordinator(&address, &secret, folder.path());
+    see_equal_ends(workers.iter_mut(), WORKERS);
+    assert_eq!(second.read_until("ended as ").as_deref(), Some("Ended"));
 }

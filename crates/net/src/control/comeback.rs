@@ -3,7 +3,7 @@
 
 use super::Desk;
 use crate::{
-    error::Result,
+    error::{NetError, Result},
     handshake::{self, Deadline, Wakened},
     join::ControlChannel,
 };
@@ -30,9 +30,24 @@ const AWAY: Duration = Duration::from_secs(120);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The pause after somebody was found who is not the coordinator, or is gone again.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+/// A time in which the coordinator is away. It ends when the coordinator is heard: being connected is not enough.
+pub(super) struct Absence {
+    until: Deadline,
+    refused: bool,
+}
+
 impl Desk {
-    /// Another connection in place of one that broke; none if there is no way back, or it is time to stop.
-    pub(super) fn come_back(&self, wakened: &Wakened) -> Option<ControlChannel> {
+    /// Another connection in place of one that broke; none if there is no way back, or it is time to stop. `broke` is why, and
+    /// `absence` since when.
+    pub(super) fn come_back(
+        &self,
+        wakened: &Wakened,
+        broke: Option<NetError>,
+        absence: &mut Option<Absence>,
+    ) -> Option<ControlChannel> {
         // Whoever was not let in yet has nothing to come back to.
         let inside = self.state().participant.view().size() > 0;
         let comeback = self.comeback.get().filter(|_| inside);
@@ -40,20 +55,42 @@ impl Desk {
         let comeback = comeback?;
         // Where a worker is done, its coordinator may well be.
         let done = self.state().participant.is_dismissed();
-        if !done && !self.stop.load(Ordering::Acquire) {
-            comeback.tell("the coordinator is gone, and is looked for");
+        let heeded = !done && !self.stop.load(Ordering::Acquire);
+        let mut pause = absence.is_some().then_some(LONG_PAUSE);
+        let absence = absence.get_or_insert_with(|| {
+            if heeded {
+                comeback.tell("the coordinator is gone, and is looked for");
+            }
+            Absence { until: Deadline::after(AWAY), refused: false }
+        });
+        if let Some(NetError::OtherJob { .. } | NetError::NotElastic) = &broke
+            && !std::mem::replace(&mut absence.refused, true)
+        {
+            comeback.tell(&format!(
+                "whoever coordinates at {} now does not know this job: restart the coordinator with the `--store` that it had; \
+                 until then workers train on, and no loss is recovered from",
+                self.coordinator
+            ));
         }
-        let away = Deadline::after(AWAY);
-        while !self.stop.load(Ordering::Acquire) && !away.remaining().is_zero() {
+        while !self.stop.load(Ordering::Acquire) && !absence.until.remaining().is_zero() {
+            if let Some(pause) = pause.replace(PAUSE) {
+                // What there is to say waits for the connection.
+                wakened.drain();
+                if handshake::wait(&mut [handshake::entry(wakened, false)], Some(pause)).is_err() {
+                    break;
+                }
+            }
             if let Ok(channel) = comeback.come_back() {
                 self.resume();
                 return Some(channel);
             }
-            // What there is to say waits for the connection.
-            wakened.drain();
-            if handshake::wait(&mut [handshake::entry(wakened, false)], Some(PAUSE)).is_err() {
-                break;
-            }
+        }
+        if !done && !self.stop.load(Ordering::Acquire) {
+            let seconds = AWAY.as_secs();
+            comeback.tell(&format!(
+                "the coordinator did not come back within {seconds} s, and is looked for no more: this worker trains on until \
+                 another is lost; restart the job from its last checkpoint"
+            ));
         }
         self.disconnect(false);
         None
