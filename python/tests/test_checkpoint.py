@@ -117,6 +117,17 @@ def test_a_damaged_file_is_passed_over_for_the_one_before(
             checkpoints.read(files[1])
 
 
+def test_what_could_not_be_read_does_not_push_out_what_is_written_anew(alone: None, tmp_path: pathlib.Path) -> None:
+    for steps in (90, 80):
+        (tmp_path / f"step-{steps:012d}.paceline").write_bytes(b"damaged")
+    anew, _ = saved(tmp_path)
+    for _ in range(4):
+        anew.step()
+        anew.wait()
+    assert [file.name[13:17] for file in sorted(tmp_path.iterdir())] == ["0003", "0004", "0080", "0090"]
+    assert saved(tmp_path)[0].steps == 4
+
+
 def test_a_full_disk_is_told_and_training_goes_on(
     alone: None, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +141,8 @@ def test_a_full_disk_is_told_and_training_goes_on(
         whole.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "training goes on" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "File too large" in said and "training goes on" in said
     assert [file.name for file in tmp_path.iterdir()] == ["step-000000000001.paceline"]
     whole.step()
     whole.wait()
@@ -159,6 +171,8 @@ def test_without_a_folder_nothing_is_saved_and_other_programs_files_are_refused(
     first.wait()
     with pytest.raises(PacelineError, match="has no `optimizer`"):
         pl.checkpoint(model=torch.nn.Linear(200, 200), optimizer=torch.nn.Linear(1, 1), directory=tmp_path)
+    with pytest.raises(PacelineError, match="(?s)`model` cannot go on from the checkpoint in .*size mismatch"):
+        pl.checkpoint(model=torch.nn.Linear(3, 3), directory=tmp_path)
     with pytest.raises(PacelineError, match="say what to save"):
         pl.checkpoint(directory=tmp_path)
 

@@ -1,7 +1,7 @@
 //! `paceline status` and `paceline resize`: words with a job that `paceline run --elastic` runs on this machine, or with one
 //! whose coordinator is elsewhere.
 
-use crate::{exit::UsageError, run::door};
+use crate::{exit::UsageError, run::door, settings::parse_size};
 use anyhow::{Result, bail};
 use clap::Args;
 use paceline_net::{
@@ -85,7 +85,7 @@ pub struct ResizeArgs {
     pub job: Place,
 
     /// How many workers it is to have.
-    #[arg(value_name = "WORKERS")]
+    #[arg(value_name = "WORKERS", value_parser = parse_size)]
     pub size: usize,
 }
 

@@ -510,7 +510,7 @@ fn an_elastic_job_answers_by_its_name_while_its_workers_gather() {
     let status = paceline(&["status", &name]).output().unwrap();
     assert!(stdout(&status).contains("0 workers have come"), "{status:?}");
     let resize = paceline(&["resize", &name, "1"]).output().unwrap();
-    assert!(stderr(&resize).contains("let it begin"), "{resize:?}");
+    assert!(stderr(&resize).contains("has not begun"), "{resize:?}");
     let again = run(&options, "true");
     assert!(stderr(&again).contains("runs already"), "{again:?}");
 }

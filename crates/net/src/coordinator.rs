@@ -212,6 +212,11 @@ impl Coordinator {
                 None => (JobId::random()?, None, Some(store)),
                 Some(Record { job, minutes }) => {
                     let limits = config.elastic.unwrap_or_default();
+                    let size = minutes.view.size();
+                    config.log.line(&format!(
+                        "goes on with a job that began before: its {size} workers are to come back; for another job choose \
+                         another store"
+                    ));
                     (job, Some(Registrar::restore(minutes, limits)), Some(store))
                 }
             },
@@ -240,6 +245,8 @@ impl Coordinator {
             },
             deadline: Deadline::after(config.join_timeout),
             grace: None,
+            restored: registrar.is_some(),
+            early: Vec::new(),
             members: Vec::new(),
             began: Instant::now(),
             vigil: Vigil::new(config.patience, Time::ZERO),
@@ -373,6 +380,10 @@ struct Service {
     notes: Notes,
     /// Since when those who are absent are waited for.
     grace: Option<Pulse>,
+    /// Whether the job was found in the store, and none of its workers has come back yet.
+    restored: bool,
+    /// Who came to it meanwhile. At most [`MAXIMUM_WORKERS`].
+    early: Vec<Arrival>,
     census: Census,
     arrivals: Receiver<Arrival>,
     wakened: handshake::Wakened,

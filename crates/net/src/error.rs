@@ -97,11 +97,14 @@ pub enum NetError {
         /// Its name.
         strategy: String,
     },
-    /// Start the job as an elastic one, and wait until its workers have met.
-    #[error(
-        "the job does not run with workers that come and go; start it with --elastic, and let it begin"
-    )]
+    /// Start the job as an elastic one.
+    #[error("the job does not run with workers that come and go; start it with --elastic")]
     NotRunning,
+    /// Wait until all its workers are there.
+    #[error(
+        "the job has not begun: its workers are still coming together; ask again when `paceline status` shows them"
+    )]
+    NotBegun,
     /// Start them as the others were started.
     #[error(
         "the job has {there} workers, and nobody here starts more, up to {size}: start them where they are to run, as the \
@@ -521,6 +524,15 @@ impl NetError {
     /// Say that this happened with the coordinator.
     pub(crate) fn with_coordinator(self, address: &str) -> NetError {
         NetError::Coordinator { address: address.to_string(), problem: Box::new(self) }
+    }
+
+    /// Whether the job needs nobody any more, as whoever came to it late was told.
+    pub fn is_too_late(&self) -> bool {
+        match self {
+            NetError::JobOver | NetError::Retired => true,
+            NetError::Coordinator { problem, .. } => problem.is_too_late(),
+            _ => false,
+        }
     }
 
     /// Say that this happened with another worker.

@@ -104,3 +104,25 @@ fn a_coordinator_without_what_was_written_down_is_asked_once_a_second_until_the_
     see_equal_ends(workers.iter_mut(), WORKERS);
     assert_eq!(second.read_until("ended as ").as_deref(), Some("Ended"));
 }
+
+#[test]
+fn a_job_that_was_killed_as_a_whole_makes_room_for_one_that_begins_anew() {
+    let secret = Secret::random().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, address) = coordinator("127.0.0.1:0", &secret, folder.path());
+    let begin = |address: &str| -> Vec<Process> {
+        let worker = || Process::worker(address, &secret, "tcp", Duration::from_millis(5));
+        (0..WORKERS).map(|_| worker()).collect()
+    };
+    let mut workers = begin(&address);
+    workers[0].read_until("step 10 ").unwrap();
+    // The coordinator first, or it would see that the job is over.
+    drop(first);
+    drop(workers);
+    // They come while those of the job before are still waited for.
+    let (mut second, address) = coordinator(&address, &secret, folder.path());
+    let mut workers = begin(&address);
+    see_equal_ends(workers.iter_mut(), WORKERS);
+    assert!(workers.iter().all(|worker| worker.said.iter().any(|line| line.contains("step 0 "))));
+    assert_eq!(second.read_until("ended as ").as_deref(), Some("Ended"));
+}

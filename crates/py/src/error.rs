@@ -73,11 +73,8 @@ pub(crate) fn joining(error: NetError) -> PyErr {
 
 /// The exception for a job that cannot be entered.
 pub(crate) fn entering(error: NetError) -> PyErr {
-    match error {
-        // Nobody needed it, or it waits no longer: it has nothing to do, and nothing went wrong.
-        NetError::JobOver | NetError::Retired => Retired::new_err(0),
-        other => joining(other),
-    }
+    // Nobody needed it, or it waits no longer: it has nothing to do, and nothing went wrong.
+    if error.is_too_late() { Retired::new_err(0) } else { joining(error) }
 }
 
 /// The exception for a step that cannot begin, or settings that cannot change.

@@ -580,6 +580,7 @@ impl Worker {
         if let Some(seconds) = timeout {
             config.timeout = seconds_from(seconds);
         }
+        let newcomer = config.rank.is_none() && config.size.is_none();
         let hosted = hosting.and_then(Coordinator::take);
         let running = py.detach(|| {
             let mut joined = join(config)?;
@@ -587,7 +588,9 @@ impl Worker {
             let config = WorkerConfig { measuring: measuring(), ..WorkerConfig::default() };
             Running::start(joined, config).map(|running| (running, hosted))
         });
-        let (running, hosted) = running.map_err(error::joining)?;
+        // Whoever has no place in the job yet may find it over.
+        let failed = if newcomer { error::entering } else { error::joining };
+        let (running, hosted) = running.map_err(failed)?;
         let (rank, size) = (running.rank(), running.size());
         let running: Slot = Arc::new(RwLock::new(Some(running)));
         Ok(Worker {

@@ -264,3 +264,19 @@ fn of_two_wishes_the_later_counts_and_one_that_leaves_by_itself_leaves_besides()
     assert_eq!(leave_as_asked(&mut registrar, &mut out), [WorkerId(0)]);
     assert_eq!(registrar.view().ids().collect::<Vec<_>>(), [1, 2, 3].map(WorkerId));
 }
+
+#[test]
+fn what_workers_of_an_older_view_say_of_each_other_counts_no_more() {
+    let mut registrar = Registrar::new(first_view(Membership::Elastic), false);
+    let mut out = Vec::new();
+    let mut accuse = |who, version| {
+        let lost =
+            ToRegistrar::Lost { worker: WorkerId(who), version: ViewVersion(version), next: 1 };
+        registrar.hear(WorkerId(0), lost, &mut out);
+        registrar.view().ids().map(|id| id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(accuse(2, 1), [0, 1]);
+    // Connections of the first view are over.
+    assert_eq!(accuse(1, 1), [0, 1]);
+    assert_eq!(accuse(1, 2), [0]);
+}

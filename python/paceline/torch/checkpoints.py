@@ -152,7 +152,13 @@ class Checkpoint:
                 if isinstance(part, DistributedOptimizer):
                     restoring.enter_context(part.while_restored(found["parts"][name]))
             for name, part in self._parts.items():
-                getattr(part, "load_checkpoint_state", part.load_state_dict)(found["parts"][name])
+                try:
+                    getattr(part, "load_checkpoint_state", part.load_state_dict)(found["parts"][name])
+                except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                    raise PacelineError(
+                        f"`{name}` cannot go on from the checkpoint in {self._directory}: {error}; build the same model as the program that "
+                        "wrote it, or choose another folder"
+                    ) from error
         adaptation = world.membership().adaptation
         if adaptation is not None and found["policies"] is not None:
             adaptation.load_state_dict(found["policies"])
@@ -216,7 +222,8 @@ def _write_beside(directory: pathlib.Path, steps: int, state: Any, keep: int) ->
     """On a thread of its own. Whatever goes wrong, training goes on and the last good file stays."""
     try:
         write(directory, steps, state)
-        for _, old in _files(directory)[keep:]:
+        # Of a later step there is only what could not be read when the job began.
+        for _, old in [file for file in _files(directory) if file[0] <= steps][keep:]:
             old.unlink()
     except Exception as error:  # noqa: BLE001
         _say(f"the checkpoint of step {steps} was not written to {directory}: {error}; training goes on")
@@ -231,7 +238,11 @@ def write(directory: pathlib.Path, steps: int, state: Any) -> None:
         with beside.open("wb") as file:
             file.write(bytes(_HEADER.size))
             body = _Hashing(file)
-            torch.save(state, body)
+            try:
+                torch.save(state, body)
+            except RuntimeError as error:
+                # PyTorch says where its archive ended, not why.
+                raise body.failure or error from error
             file.seek(0)
             file.write(_HEADER.pack(_MAGIC, body.length, body.hash.digest()))
             file.flush()
@@ -295,11 +306,17 @@ class _Hashing:
         self._file = file
         self.length = 0
         self.hash = hashlib.sha256()
+        #: Why the first write that failed did.
+        self.failure: OSError | None = None
 
     def write(self, data: Any) -> int:
         self.hash.update(data)
         self.length += len(data)
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.failure = self.failure or error
+            raise
         return len(data)
 
     def flush(self) -> None:

@@ -192,7 +192,7 @@ pub struct RunArgs {
     pub checkpoint: Option<PathBuf>,
 
     /// How many steps lie between two checkpoints [default: 1000].
-    #[arg(long, value_name = "N", requires = "checkpoint")]
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = parse_every)]
     pub every: Option<NonZeroU32>,
 
     #[command(flatten)]
@@ -213,6 +213,10 @@ pub struct RunArgs {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+fn parse_every(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "checkpoints lie 1 step apart or more, such as 500".to_string())
 }
 
 fn parse_tuning(text: &str) -> Result<String, String> {

@@ -116,7 +116,7 @@ impl Service {
 
     pub(super) fn change(&mut self, settings: Settings) -> Result<()> {
         if self.registrar.is_none() {
-            return Err(NetError::NotRunning);
+            return Err(NetError::NotBegun);
         }
         let mut outcome = Ok(());
         let change = Change::Settings(settings);

@@ -6,11 +6,15 @@ use super::{
     door::Arrival,
     elastic::Occasion,
     keep_alive,
-    message::{CoordinatorMessage, Fate, Refusal, Request, Return},
+    message::{CoordinatorMessage, Fate, JobId, MAXIMUM_WORKERS, Refusal, Request, Return},
     notes::Kept,
     tell, tell_choices, terrain,
 };
-use crate::{calibration, error::NetError, handshake::MessageChannel};
+use crate::{
+    calibration,
+    error::NetError,
+    handshake::{Deadline, MessageChannel},
+};
 use paceline_job::{Measured, Membership, Rank, View, WorkerId};
 use paceline_sync::{agreement::Registrar, survey::Finding};
 use std::{
@@ -31,6 +35,10 @@ impl Service {
     pub(super) fn seat(&mut self, arrival: Arrival) {
         let Arrival { mut channel, from, request } = arrival;
         let join = match request {
+            // Whether there is a job to come to is still to be seen.
+            Request::Join(_) if self.restored && self.early.len() < MAXIMUM_WORKERS => {
+                return self.early.push(Arrival { channel, from, request });
+            }
             Request::Join(join) => join,
             Request::Return(back) => return self.take_back(channel, from, back),
             // Answered at the door.
@@ -91,6 +99,26 @@ impl Service {
         self.members.push(Member { channel, name, process, stride: None, seat });
         self.brief(self.members.len() - 1);
         self.tell_progress();
+        self.restored = false;
+        self.seat_the_early();
+    }
+
+    fn seat_the_early(&mut self) {
+        std::mem::take(&mut self.early).into_iter().for_each(|arrival| self.seat(arrival));
+    }
+
+    /// Nobody of a job that was begun before has come back: those who are there begin another, if anybody is.
+    fn begin_anew(&mut self) {
+        self.restored = false;
+        let job = match JobId::random() {
+            Ok(job) if !self.early.is_empty() => job,
+            _ => return self.end(),
+        };
+        self.config.log.line("none of the workers of the job before came back: a new one begins");
+        self.notes.begin_anew(job.clone());
+        (self.job, self.registrar, self.phase) = (job, None, Phase::Gathering);
+        self.deadline = Deadline::after(self.config.join_timeout);
+        self.seat_the_early();
     }
 
     /// Whoever has not come back in time is lost.
@@ -107,6 +135,11 @@ impl Service {
             self.register(|registrar, out| {
                 absent.iter().for_each(|worker| registrar.gone(*worker, out));
             });
+            self.grace = None;
+            if self.restored {
+                return self.begin_anew();
+            }
+            self.turn_away_if_over();
             if self.members.is_empty() {
                 self.end();
             }

@@ -212,9 +212,8 @@ impl Service {
     }
 
     fn resize(&mut self, size: usize) -> Result<()> {
-        let (Some(limits), Some(registrar)) = (self.config.elastic, &self.registrar) else {
-            return Err(NetError::NotRunning);
-        };
+        let limits = self.config.elastic.ok_or(NetError::NotRunning)?;
+        let registrar = self.registrar.as_ref().ok_or(NetError::NotBegun)?;
         if size < limits.least || size > limits.most {
             return Err(NetError::SizeLimits { least: limits.least, most: limits.most, size });
         }

@@ -76,6 +76,13 @@ impl Notes {
         }
     }
 
+    /// The job is over, and another begins.
+    pub(super) fn begin_anew(&mut self, job: JobId) {
+        self.forget();
+        (self.job, self.written, self.behind) = (job, None, false);
+        self.held.clear();
+    }
+
     /// How long until writing is to be tried again, or the seat to be looked at; none if there is nothing to do.
     pub(super) fn due(&self) -> Option<Duration> {
         let watched = self.store.as_ref().is_some_and(|store| store.is_lent());
