@@ -280,3 +280,29 @@ fn what_workers_of_an_older_view_say_of_each_other_counts_no_more() {
     assert_eq!(accuse(1, 1), [0, 1]);
     assert_eq!(accuse(1, 2), [0]);
 }
+
+#[test]
+fn a_job_with_fewer_workers_left_than_it_needs_goes_no_further() {
+    let needed = Limits { least: 2, most: 8 };
+    let mut registrar = Registrar::new(first_view(Membership::Elastic), false).limited(needed);
+    let mut out = Vec::new();
+    registrar.gone(WorkerId(0), &mut out);
+    assert_eq!(registrar.view().size(), 2);
+    out.clear();
+    registrar.gone(WorkerId(1), &mut out);
+    let over = ToParticipant::Dissolved { left: 1, needed: 2 };
+    assert_eq!(out.iter().map(|it| &it.message).collect::<Vec<_>>(), [&over]);
+}
+
+#[test]
+fn a_view_that_is_no_newer_than_that_in_force_is_not_entered() {
+    let mut participant = Participant::new(WorkerId(0), Arc::new(first_view(Membership::Elastic)));
+    let mut out = Vec::new();
+    for (version, entered) in [(1, None), (3, Some(3)), (2, None), (3, None), (4, Some(4))] {
+        let version = ViewVersion(version);
+        let view = View { version, ..first_view(Membership::Elastic) };
+        participant.hear(ToParticipant::Without { view }, &mut out);
+        let found = participant.succeed(&mut out).map(|view| view.version.0);
+        assert_eq!(found, entered, "{version:?}");
+    }
+}

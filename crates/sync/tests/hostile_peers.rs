@@ -74,6 +74,23 @@ fn a_group_in_which_a_worker_would_send_to_itself_is_refused() {
 }
 
 #[test]
+fn a_message_of_another_view_is_no_part_of_what_is_summed() {
+    let [mut ours, mut theirs] = [engine(0, 2), engine(1, 2)];
+    let all_reduce = || post(Collective::AllReduce { len: 8 }, None);
+    feed(&mut ours, all_reduce());
+    let mut stale = data(&feed(&mut theirs, all_reduce()))[0];
+    stale.key.view = ViewVersion(stale.key.view.0 + 1);
+    let heard = feed(&mut ours, Event::Incoming { from: Rank(1), header: stale });
+    let discarded =
+        |it: &Action| matches!(it, Action::Place { token: None, placement: Placement::Discard });
+    assert!(heard.iter().any(discarded), "{heard:?}");
+    // All workers hear which views they are.
+    let told =
+        |it: &Action| matches!(it, Action::Send { header: Header { kind: Kind::Abort, .. }, .. });
+    assert!(heard.iter().any(told), "{heard:?}");
+}
+
+#[test]
 fn a_message_that_comes_a_second_time_while_the_first_is_on_its_way_is_refused() {
     let [mut ours, mut theirs] = [engine(0, 2), engine(1, 2)];
     let all_reduce = || post(Collective::AllReduce { len: 8 }, None);
