@@ -58,6 +58,13 @@ def test_torchrun_starts_a_job_that_meets_in_etcd(etcd: str) -> None:
     assert re.search(r"dealt 5 .*size=3", output), output
 
 
+def test_a_job_that_torchrun_restarts_as_a_whole_begins_anew(etcd: str) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", PROGRAM]
+    output = run(torchrun, variables(f"etcd://{etcd}/restarted", TEST_DIE_AT="5"))
+    assert "none of the workers of the job before came back: a new one begins" in output, output
+    check(output, finished=2)
+
+
 def test_workers_that_mpirun_started_outlive_one_that_is_killed(etcd: str) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:

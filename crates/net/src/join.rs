@@ -194,10 +194,13 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
             Some(coordinator) => vec![coordinator.address()],
             None => resolve_until(&rendezvous, deadline).map_err(at_coordinator)?,
         };
-        match ask_to_join(&addresses, &config, interface, deadline) {
-            // Another takes the seat.
-            Err(NetError::CoordinatorGone | NetError::Unreachable { .. })
-                if candidate.is_some() && deadline.remaining() > RESOLVE_PAUSE =>
+        let may_change = matches!(rendezvous, Rendezvous::Etcd(_));
+        match ask_to_join(&addresses, may_change, &config, interface, deadline) {
+            // Another takes the seat, perhaps only when a lease is over.
+            Err(error)
+                if may_change
+                    && (error.is_passing() || matches!(error, NetError::CoordinatorGone))
+                    && deadline.remaining() > RESOLVE_PAUSE =>
             {
                 thread::sleep(RESOLVE_PAUSE);
             }
@@ -237,14 +240,17 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
 }
 
 /// Ask the coordinator at one of these addresses to take part, and wait until everybody else has.
+/// If the coordinator's address `may_change`, it is tried once.
 fn ask_to_join(
     addresses: &[SocketAddr],
+    may_change: bool,
     config: &JoinConfig,
     interface: Option<IpAddr>,
     deadline: Deadline,
 ) -> Result<(ControlChannel, TcpListener, Answer)> {
     let JoinConfig { secret, encryption, .. } = config;
-    let connection = mesh::knock(addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
+    let knock = if may_change { mesh::knock_once } else { mesh::knock };
+    let connection = knock(addresses, secret, Purpose::Coordinator, *encryption, deadline)?;
     // The way to the coordinator is the way to the other workers, unless the user knows better.
     let local = match interface {
         Some(address) => address,
