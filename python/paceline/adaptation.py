@@ -40,7 +40,9 @@ class Batched(Protocol):
 class Adaptation:
     """The policies of one worker."""
 
-    def __init__(self, worker: Worker, policies: Sequence[Policy], batch_size: int | None = None) -> None:
+    def __init__(
+        self, worker: Worker, policies: Sequence[Policy], batch_size: int | None = None, data: Batched | None = None
+    ) -> None:
         self.worker = worker
         self.policies = list(policies)
         self.talk = Talk([name for policy in self.policies for name in policy.metrics], batch_size)
@@ -48,7 +50,7 @@ class Adaptation:
         #: Whether whoever makes steps can scale learning rates.
         self.scales = False
         #: Who deals samples and follows the batch size.
-        self.data: Batched | None = None
+        self.data = data
         #: Who changes the number of workers.
         self.resizer: Callable[[Resize], None] | None = self._ask_for_workers if worker.elastic else None
         #: Who goes from one synchronisation mode to another.
@@ -70,6 +72,9 @@ class Adaptation:
         self._moment = time.perf_counter()
         self._over = False
         self._call("before_train")
+        if not worker.outside:
+            self.begun = True
+            self._call("before_step")
 
     # What the program and its policies say.
 
@@ -348,8 +353,7 @@ def attach(*policies: Policy, loader: Any = None, batch_size: int | None = None)
     joined = world.membership()
     if joined.adaptation is not None:
         raise PacelineError("policies are attached already: attach all of them at once, or detach() first")
-    joined.adaptation = Adaptation(joined.worker, policies, batch_size)
-    joined.adaptation.data = getattr(loader, "elastic", loader)
+    joined.adaptation = Adaptation(joined.worker, policies, batch_size, getattr(loader, "elastic", loader))
     return joined.adaptation._context
 
 

@@ -60,7 +60,8 @@ def test_hooks_come_in_order() -> None:
     assert rank.code == 0, rank.errors
     told = results(rank.output)[0]
     hooks = told["hooks"]
-    assert hooks[:4] == [["before_train", 0], ["before_epoch", 0], ["after_step", 0], ["before_step", 1]]
+    first = [["before_train", 0], ["before_step", 0], ["before_epoch", 0], ["after_step", 0], ["before_step", 1]]
+    assert hooks[:5] == first
     assert hooks[-2][0] == "after_epoch" and hooks[-1][0] == "after_train"
     steps = [number for name, number in hooks if name == "after_step"]
     assert steps == list(range(len(told["sizes"])))
