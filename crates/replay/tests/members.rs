@@ -77,11 +77,12 @@ const CLAIMS: [Claim; 12] = [
         &[JOINED, RECOVERIES, RETURNED, PLANNED],
     ),
     (
-        "newcomers listen to a step while others go on, whoever is lost meanwhile",
+        "newcomers listen to steps while others go on, whoever is lost or comes meanwhile",
         1500,
-        |it| (it.listens, it.joins) = (true, it.joins.max(1)),
+        |it| (it.listens, it.joins) = (1 + lot(it) as usize % 4, it.joins.max(1)),
         &[
             ("workers that listened", |it| it.listened, 400),
+            ("workers that listened to more than one step", |it| it.listened_on, 100),
             ("states that were sent again", |it| it.sent_again, 20),
             RECOVERIES,
             RETURNED,
@@ -172,7 +173,7 @@ fn in_any_mode(conditions: &mut Conditions) {
         1 => averaging(conditions),
         2 => conditions.mode = Mode::Pairs,
         3 => conditions.mode = Mode::Local(3),
-        _ => conditions.listens = conditions.delay.is_multiple_of(2),
+        _ => conditions.listens = conditions.delay as usize % 4,
     }
 }
 
@@ -234,7 +235,7 @@ fn seeds_that_failed_once_hold() {
         ),
         (
             23_870,
-            |it| it.listens = true,
+            |it| it.listens = 4,
             "a broadcast that failed on some was summed by others, who had not posted it",
         ),
         (

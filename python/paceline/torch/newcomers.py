@@ -4,7 +4,8 @@ What is shared is whatever has ``state_dict`` and ``load_state_dict``, in place 
 
 A newcomer enters between two steps. Where it can, the others go on at once: trained parameters and what the optimizer keeps for them
 do not change before the step's gradients are applied, so they travel while that step is computed, and the newcomer listens to its
-gradients and makes the same updates. Before the next step it gets the little that is left, such as the position in the data, and
+gradients and makes the same updates. What a step has no time for travels in the next ones: the newcomer updates what it has, and
+the rest comes as it is by then. In the end it gets the little that is left, such as the position in the data, and
 trains from there on; until then the program does not see it. Elsewhere all stand still until it has everything: where the program
 posts operations of its own, looks at gradients before the step, or trains otherwise than synchronously with one
 :class:`~paceline.torch.DistributedOptimizer`.
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,13 +26,16 @@ from paceline._native import PacelineError, Sharing
 from paceline.exchange import Exchange
 from paceline.torch.checkpoints import Stateful, place
 from paceline.torch.optimizer import DistributedOptimizer
-from paceline.torch.state import Hole, without_tensors
+from paceline.torch.state import Hole, leaves, without_tensors
 
 #: Tensors with fewer bytes travel together.
 SMALL = 1 << 16
 
-#: What a worker has when others are about to get the state: nothing; what it heard in the last step; all.
-LACKS, LISTENED, HAS = range(3)
+#: What a worker has when others are about to get the state: nothing; a part of what updates read and write, as of now; all of that; all.
+LACKS, FOLLOWS, LISTENED, HAS = range(4)
+
+#: As often newcomers begin anew to listen because others came meanwhile; then all stand still.
+BEGINNINGS = 8
 
 
 class Elastic:
@@ -42,13 +47,15 @@ class Elastic:
         self._membership.sharer = self._meet
         #: Whether this worker came to a running job.
         self.joined = self._membership.worker.outside
-        #: Whether the others went on while this worker got the state.
-        self.listened = False
+        #: Whether the others went on while this worker got the state, and in how many steps it listened to them.
+        self.listened, self.steps = False, 0
+        #: As much as travels in a step.
+        self.portion = Portion()
         self._standing = LACKS if self.joined else HAS
         if self.joined:
             self._membership.enter()
             self._meet()
-            # One step of the others; then it has all, unless they did what cannot be followed, or somebody else came meanwhile.
+            # It has all when all has travelled, unless they did what cannot be followed.
             while self._membership.joining is not None:
                 self._membership.joining.listen()
             self._membership.see_members()
@@ -63,31 +70,41 @@ class Elastic:
             return
         if not senders:
             raise PacelineError("all workers that had the state of the job are gone; start it again from its last checkpoint")
-        if LISTENED in standings and LACKS not in standings:
+        lacking = {standing for standing in standings if standing != HAS}
+        if lacking == {LISTENED}:
             assert joining is not None, "who listened did so together with the others"
             return self._share(senders, joining.optimizer)
         # Ranks of newcomers are the last; who is missing elsewhere was lost just now.
-        if LISTENED not in standings and senders == list(range(len(senders))):
-            self._membership.joining = self._begin_joining(senders, len(standings) - len(senders), again=joining is not None)
+        if senders == list(range(len(senders))):
+            self._membership.joining = self._begin_joining(senders, len(standings) - len(senders), lacking, joining)
         if self._membership.joining is None:
             self._average_copies(senders, len(standings) - 1 - max(senders))
             self._share(senders)
 
-    def _begin_joining(self, senders: list[int], newcomers: int, again: bool) -> Joining | None:
-        """Let newcomers listen, if the first of the senders says that they can; not ``again`` where it came to nothing."""
+    def _begin_joining(self, senders: list[int], newcomers: int, lacking: set[int], before: Joining | None) -> Joining | None:
+        """Let newcomers listen to the next step, if the first of the senders says that they can."""
         found = [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
         optimizer = found[0] if list(self._membership.drains) == found[:1] else None
         gives = self._standing == HAS
-        frame = None
-        if gives and optimizer is not None and optimizer.can_be_followed and not (again or self._membership.worker.own_before):
+        #: From where on things travel, and how often that began anew.
+        first, begun = 0, 1
+        if before is not None:
+            first, begun = (before.end, before.begun) if lacking == {FOLLOWS} else (0, before.begun + 1)
+        # Not again where it came to nothing, or without end.
+        hopeless = (before is not None and lacking == {LACKS}) or begun > BEGINNINGS
+        told = None
+        if gives and optimizer is not None and optimizer.can_be_followed and not (hopeless or self._membership.worker.own_before):
             optimizer.drain()
-            frame = without_tensors(_in_order(optimizer.followed_state()))
-        frame = pickle.loads(self._tell(senders, "way of the state", pickle.dumps(frame) if gives else None))
-        if frame is None:
+            state = _in_order(optimizer.followed_state())
+            sizes = [sum(map(_bytes, tensors)) for _, tensors in optimizer.followed_parts(state)]
+            end = self.portion.end(first, sizes, sum(map(_bytes, state["parameters"])))
+            told = (without_tensors(state), first, end, begun)
+        told = pickle.loads(self._tell(senders, "way of the state", pickle.dumps(told) if gives else None))
+        if told is None:
             return None
         if optimizer is None:
             raise PacelineError("the others make steps with one DistributedOptimizer, which they gave to pl.elastic()")
-        return Joining(self, optimizer, senders, newcomers, None if gives else frame)
+        return Joining(self, optimizer, senders, newcomers, gives, *told)
 
     def _average_copies(self, senders: list[int], newcomers: int) -> None:
         """Where workers train copies of their own, make them equal first, so that nothing that anybody trained is left out."""
@@ -99,7 +116,7 @@ class Elastic:
             return
         if copies is None:
             copies = _filled(told, None)
-            for value in _leaves(copies, torch.Tensor):
+            for value in leaves(copies, torch.Tensor):
                 value.zero_()
         worker = self._membership.worker
         worker.listen(newcomers)
@@ -111,7 +128,7 @@ class Elastic:
     def _share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
         """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
         worker, gives = self._membership.worker, self._standing == HAS
-        followed = [] if heard is None else list(_leaves(heard.followed_state(), torch.Tensor))
+        followed = [] if heard is None else list(leaves(heard.followed_state(), torch.Tensor))
         known = {place(tensor) for tensor in followed}
         if self._membership.checkpoint is not None:
             self._membership.checkpoint.came = self._membership.stepping
@@ -122,7 +139,7 @@ class Elastic:
         frame = pickle.loads(body)
         if not gives:
             states = _filled(frame, states)
-        holes, tensors = list(_leaves(frame, Hole)), list(_leaves(states, torch.Tensor))
+        holes, tensors = list(leaves(frame, Hole)), list(leaves(states, torch.Tensor))
         packed = Packed([tensor for hole, tensor in zip(holes, tensors) if not hole.known])
         worker.share_from(senders, "state", packed.regions)
         told = torch.frombuffer(bytearray(body), dtype=torch.uint8)
@@ -136,13 +153,14 @@ class Elastic:
 
     def _compare(self, heard: DistributedOptimizer) -> None:
         """What was heard, with the updates that follow from it."""
-        packed = Packed(list(_leaves(_in_order(heard.followed_state()), torch.Tensor)))
+        packed = Packed(list(leaves(_in_order(heard.followed_state()), torch.Tensor)))
         self._membership.worker.compare("state", packed.regions)
 
-    def _heard(self, complete: bool) -> None:
-        """This worker listened to a step, and made all updates or not."""
-        self._standing = LISTENED if complete else LACKS
-        self.listened = self.listened or complete
+    def _heard(self, standing: int) -> None:
+        """This worker listened to a step."""
+        self._standing = standing
+        self.listened = standing == LISTENED
+        self.steps += 1
 
     def _tell(self, senders: list[int], what: str, body: bytes | None) -> bytes:
         """What the first of the senders says, or the next where that one is lost; ``body`` is what this worker would say."""
@@ -186,28 +204,70 @@ class Elastic:
         return _in_order(found)
 
 
+class Portion:
+    """How much of the state travels in a step: as much as its computing hides, as far as the last such steps show."""
+
+    #: Less than this is no matter.
+    LEAST = 1 << 20
+    #: However slow the way is, all has travelled in about so many steps.
+    STEPS = 32
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+
+    def end(self, first: int, sizes: Sequence[int], gradients: int) -> int:
+        """Of parts of these sizes, those from the ``first`` on up to this one travel next. A step's gradients, which are as large
+        as said, are on their way as long as so much state, so the first such step is not much longer than usual."""
+        if first == 0:
+            self._bytes = max(gradients, self.LEAST)
+        most = max(self._bytes, sum(sizes) / self.STEPS)
+        end, sent = first, 0
+        while end < len(sizes) and (end == first or sent + sizes[end] <= most):
+            sent, end = sent + sizes[end], end + 1
+        return end
+
+    def took(self, computing: float, waiting: float) -> None:
+        """The others computed for so many seconds while it travelled, and then waited for it."""
+        self._bytes *= 4 if waiting < computing / 10 else computing / (computing + waiting)
+
+
 class Joining:
-    """One step in which newcomers listen, while what the others updated in the last one travels to them."""
+    """One step in which newcomers listen, while a portion of what the others updated in the last one travels to them."""
 
     def __init__(
-        self, elastic: Elastic, optimizer: DistributedOptimizer, senders: list[int], newcomers: int, frame: Any | None
+        self,
+        elastic: Elastic,
+        optimizer: DistributedOptimizer,
+        senders: list[int],
+        newcomers: int,
+        gives: bool,
+        frame: Any,
+        first: int,
+        end: int,
+        begun: int,
     ) -> None:
         self._elastic, self.optimizer, self._senders = elastic, optimizer, senders
         self._membership = world.membership()
         #: Whether this worker listens.
-        self._listens = frame is not None
+        self._listens = not gives
+        #: Up to which part newcomers have the state then, and the how-manieth beginning that belongs to.
+        self.end, self.begun = end, begun
         optimizer.drain()
-        if frame is not None:
+        if self._listens:
             optimizer.adopt_mode(None)
         own = _in_order(optimizer.followed_state())
-        if frame is not None and frame["described"] != own["described"]:
+        if frame["described"] != own["described"]:
             raise PacelineError("this worker's parameters are not those of the others; build the same model everywhere")
-        self._state = own if frame is None else _filled(frame, own)
-        tensors = list(_leaves(self._state, torch.Tensor))
-        self._versions = [(tensor, tensor._version) for tensor in tensors]
-        self._packed = Packed(tensors)
+        self._state = _filled(frame, own) if self._listens else own
+        parts = optimizer.followed_parts(self._state)
+        #: Whether all has travelled then, and what newcomers have, and so update.
+        self._last = end == len(parts)
+        self._known = [gradient for gradients, _ in parts[:end] for gradient in gradients]
+        self._versions = [(tensor, tensor._version) for tensor in leaves(self._state, torch.Tensor)]
+        self._packed = Packed([tensor for _, tensors in parts[first:end] for tensor in tensors])
         worker = self._membership.worker
         self._sharing: Sharing | None = worker.begin_share(senders, "state", self._packed.regions)
+        self._begun_at = time.perf_counter()
         worker.listen(newcomers)
         #: Whether the step is made, or nobody listens any more.
         self._over = False
@@ -216,7 +276,9 @@ class Joining:
         """Wait until all have what travels; it may be changed then."""
         sharing, self._sharing = self._sharing, None
         if sharing is not None:
+            computed_at = time.perf_counter()
             self._membership.worker.finish_share(sharing)
+            self._elastic.portion.took(computed_at - self._begun_at, time.perf_counter() - computed_at)
             if self._listens:
                 self._packed.unpack()
                 self.optimizer.load_followed_state(self._state)
@@ -261,9 +323,10 @@ class Joining:
         if said["exchanges"] is not None:
             exchange.start([0.0] * said["exchanges"])
         self.arrive()
-        self.optimizer.hear_step(said)
+        self.optimizer.hear_step(said, self._known)
         exchange.finish()
-        self._elastic._heard(complete=said["updates"])
+        has = LISTENED if self._last else FOLLOWS
+        self._elastic._heard(has if said["updates"] else LACKS)
         self._membership.advance()
 
     def _complete(self) -> None:
@@ -271,7 +334,7 @@ class Joining:
         self.arrive()
         self._membership.worker.listen(0)
         self._membership.joining = None
-        self._elastic._share(self._senders, self.optimizer)
+        self._elastic._share(self._senders, self.optimizer if self._last else None)
         self._membership.see_members()
 
     def _tell(self, said: dict[str, Any] | None) -> Any:
@@ -331,18 +394,6 @@ def _in_order(state: Any) -> Any:
     return state
 
 
-def _leaves(state: Any, kind: type) -> Iterator[Any]:
-    """In the order they stand in, which is the same on all workers."""
-    if isinstance(state, kind):
-        yield state
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from _leaves(value, kind)
-    elif isinstance(state, (list, tuple)):
-        for value in state:
-            yield from _leaves(value, kind)
-
-
 def _filled(frame: Any, own: Any) -> Any:
     """With memory for each tensor: this worker's own, where that is as it should be."""
     if isinstance(frame, Hole):
@@ -360,6 +411,10 @@ def _filled(frame: Any, own: Any) -> Any:
     return frame
 
 
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous()
 
@@ -371,4 +426,4 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _region(tensor: torch.Tensor) -> tuple[int, int]:
-    return (tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return (tensor.data_ptr(), _bytes(tensor))

@@ -23,7 +23,7 @@ from paceline.adaptation import Adaptation
 from paceline.torch import hooks, horovod, modes, staging, tracing
 from paceline.torch.bundles import bundled
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
-from paceline.torch.state import from_first
+from paceline.torch.state import from_first, leaves
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
 _REFUSED = ("LBFGS",)
@@ -302,6 +302,20 @@ class DistributedOptimizer(Optimizer):
         parameters = [parameter.detach() for parameter in self._gradients]
         return {"described": described, "parameters": parameters, "inner": self._inner.state_dict()}
 
+    def followed_parts(self, state: dict[str, Any]) -> list[tuple[list[Gradient], list[torch.Tensor]]]:
+        """What of a :meth:`followed_state` belongs to which gradients, and can be had without the rest."""
+        groups = zip(self._inner.param_groups, state["inner"]["param_groups"])
+        numbers = {parameter: number for own, group in groups for parameter, number in zip(own["params"], group["params"])}
+        kept = dict(state["inner"]["state"])
+        parts = []
+        for gradient, parameter in zip(self._gradients.values(), state["parameters"]):
+            memories = kept.pop(numbers.get(gradient.parameter), None)
+            parts.append(([gradient], [parameter, *leaves(memories, torch.Tensor)]))
+        if kept:
+            # What is kept for all of them together goes with all of them.
+            return [(list(self._gradients.values()), list(leaves(state, torch.Tensor)))]
+        return parts
+
     def load_followed_state(self, state: dict[str, Any]) -> None:
         """Into the optimizer inside; parameters are where they belong."""
         self._inner.load_state_dict(state["inner"])
@@ -338,15 +352,15 @@ class DistributedOptimizer(Optimizer):
             if not gradient.posted:
                 gradient.parameter.grad = None
 
-    def hear_step(self, said: dict[str, Any]) -> None:
-        """Make the others' updates of gradients that were heard."""
+    def hear_step(self, said: dict[str, Any], known: Sequence[Gradient]) -> None:
+        """Make the others' updates of gradients that were heard, where what they change is known."""
         if said["updates"]:
             self._use_hyper_parameters(said["groups"])
             for place in said["kept"]:
                 parameter = self._by_place[place].parameter
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
+            due = [gradient for gradient in known if gradient.parameter.grad is not None]
             self._pending = Step(self._inner, due, said["learning_rate"])
             # As others do after the step: gradients are gone when they are used.
             self.zero_grad()

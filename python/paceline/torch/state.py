@@ -6,7 +6,7 @@ This module posts nothing by itself; it knows the collectives of all workers.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -126,6 +126,18 @@ def without_tensors(state: Any, is_known: Callable[[torch.Tensor], bool] = lambd
     if isinstance(state, (list, tuple)):
         return type(state)(without_tensors(value, is_known) for value in state)
     return state
+
+
+def leaves(state: Any, kind: type) -> Iterator[Any]:
+    """What of this kind a state has, in the order it stands in, which is the same on all workers."""
+    if isinstance(state, kind):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from leaves(value, kind)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            yield from leaves(value, kind)
 
 
 def _with_tensors(state: Any, ours: Any, root_rank: int) -> Any:

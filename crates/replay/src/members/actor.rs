@@ -118,6 +118,8 @@ pub(super) struct Actor {
     /// By tensor: steps that are part of it.
     applied: Vec<u64>,
     has_state: bool,
+    /// Of how many tensors newcomers have the state, where they listen to more steps for the others.
+    following: Option<usize>,
     listening: Option<Listening>,
     listened_in: Option<u64>,
     uses: BTreeMap<Ticket, Use>,
@@ -162,6 +164,7 @@ impl Actor {
             applied: vec![0; conditions.tensors.len()],
             parameters,
             has_state: true,
+            following: None,
             listening: None,
             listened_in: None,
             uses: BTreeMap::new(),
@@ -335,10 +338,12 @@ impl Actor {
                         };
                         let adds = self.listened_in != Some(step);
                         ledger.result(self.id, step, tensor, &values, (samples, adds))?;
+                        let has_state_of = self.has_state_of();
                         match &mut self.listening {
                             Some(listening) if !self.has_state => {
                                 listening.heard.push((step, tensor, values));
                             }
+                            _ if tensor >= has_state_of => {}
                             _ => self.apply(step, tensor, &values)?,
                         }
                     }
@@ -417,7 +422,7 @@ impl Actor {
         let post = Post {
             reduce: match of {
                 Use::Tensor(..) => match self.conditions.mode {
-                    Mode::Synchronous if self.conditions.listens => ReduceOp::Average,
+                    Mode::Synchronous if self.conditions.listens > 0 => ReduceOp::Average,
                     Mode::Synchronous => ReduceOp::Sum,
                     Mode::Groups | Mode::Pairs => ReduceOp::Mix,
                     Mode::Local(_) | Mode::Averaging => ReduceOp::Average,
@@ -479,7 +484,8 @@ impl Actor {
                 Ok(true)
             }
             Doing::Awaiting => {
-                let awaited = self.applied.iter().any(|steps| *steps <= self.step);
+                let applied = &self.applied[..self.has_state_of()];
+                let awaited = applied.iter().any(|steps| *steps <= self.step);
                 if !awaited {
                     self.doing = self.next_step();
                 }
@@ -571,13 +577,17 @@ impl Actor {
             Begin::Same => {
                 self.keeper.begin(self.step);
                 ledger.goes_by(self.id, self.step, self.keeper.known());
-                self.doing = Doing::Computing(0);
+                self.doing = match self.following {
+                    Some(_) => Doing::Calling,
+                    None => Doing::Computing(0),
+                };
                 Ok(true)
             }
             Begin::Enter(view) => {
                 ledger.entered(&view)?;
                 let same = view.ids().eq(self.era.ids());
                 let joined = view.ids().any(|id| self.era.rank_of(id).is_none());
+                let lacks = joined || self.following.is_some();
                 if same {
                     self.keeper.adopt(view.clone(), self.step);
                     self.feed(Event::View(view));
@@ -592,7 +602,7 @@ impl Actor {
                 }
                 self.keeper.begin(self.step);
                 ledger.goes_by(self.id, self.step, self.keeper.known());
-                self.doing = if joined { Doing::Calling } else { Doing::Computing(0) };
+                self.doing = if lacks { Doing::Calling } else { Doing::Computing(0) };
                 Ok(true)
             }
             Begin::Gather(_) => {

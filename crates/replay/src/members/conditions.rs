@@ -18,8 +18,9 @@ pub struct Conditions {
     pub crosses_steps: bool,
     /// How workers stay together.
     pub mode: Mode,
-    /// Whether newcomers to a synchronous job listen to a step while the state travels to them.
-    pub listens: bool,
+    /// Of how many tensors the state travels to newcomers of a synchronous job in a step that they listen to. With none, all stand
+    /// still for it.
+    pub listens: usize,
     /// In force at the beginning.
     pub settings: Settings,
     /// The longest that a tensor takes to compute, in nanoseconds, on a worker that is not slow.
@@ -116,7 +117,7 @@ impl Conditions {
             tensors: (0..1 + random.below(4)).map(|_| 1 + random.below(60) as usize).collect(),
             crosses_steps: random.below(2) == 0,
             mode: Mode::Synchronous,
-            listens: false,
+            listens: 0,
             settings: settings(random, &SUMMING),
             compute: 1 + random.below(3000),
             delay: 1 + random.below(1000),
@@ -155,7 +156,7 @@ impl Conditions {
             5 => self.mixing(&mut Random::new(seed)),
             6 => self,
             7 => Conditions { resizes: 1 + (seed / 8 % 2) as u32, leaves: 0, ..self },
-            _ => Conditions { listens: true, ..self },
+            _ => Conditions { listens: 1 + (seed / 8 % 4) as usize, ..self },
         };
         let (few, elects) = (1 + (seed / 128 % 2) as u32, (seed / 256).is_multiple_of(2));
         match seed / 8 % 8 {

@@ -70,8 +70,10 @@ pub struct Ledger {
     pub planned: usize,
     /// Coordinators that came after another.
     pub restarts: usize,
-    /// Workers that listened to a step.
+    /// Steps to which a worker began to listen.
     pub listened: usize,
+    /// Of these, those that came after others to which it had listened.
+    pub listened_on: usize,
     /// Times that the state of a step that is listened to had to be sent again.
     pub sent_again: usize,
     /// Samples that went back.
@@ -99,7 +101,7 @@ impl fmt::Display for Ledger {
         write!(
             f,
             "{} workers finished, {} joined, {} were removed; {} changes of the view, {} planned ones met by a worker, {} \
-             recoveries, {} tensors with ranges of different contributors, {} listened to a step, to {} the state was sent \
+             recoveries, {} tensors with ranges of different contributors, {} steps listened to ({} after others), to {} the state was sent \
              again, {} samples went back, {} states came from a second worker, {} coordinators restarted, {} wishes for \
              fewer workers came true by leaving and {} while somebody was lost; {} were stopped for a while, {} workers lost for their \
              silence, {} coordinators elected, {} networks fell into halves, {} workers stranded; results kept: at most {} % of the \
@@ -112,6 +114,7 @@ impl fmt::Display for Ledger {
             self.recoveries,
             self.mixed,
             self.listened,
+            self.listened_on,
             self.sent_again,
             self.returned,
             self.shared_again,
@@ -148,6 +151,7 @@ impl Ledger {
             (&mut self.restarts, other.restarts),
             (&mut self.returned, other.returned),
             (&mut self.listened, other.listened),
+            (&mut self.listened_on, other.listened_on),
             (&mut self.sent_again, other.sent_again),
             (&mut self.shrunk, other.shrunk),
             (&mut self.shrunk_by_loss, other.shrunk_by_loss),
