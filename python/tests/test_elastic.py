@@ -21,6 +21,9 @@ from conftest import LIMIT, PROGRAMS, environment, etcd_server
 
 SAMPLES = 1200
 
+#: Of the model that elastic.py trains.
+PARAMETERS = 8
+
 
 class Job:
     """A job that runs, and what it wrote so far."""
@@ -169,6 +172,9 @@ def test_workers_are_added_and_removed_while_the_job_trains(
     ("extra", "listened"),
     [
         ("policies, slows", True),
+        # In eight steps, a parameter in each; the second newcomer comes in the middle of it, and the first begins anew.
+        ("policies, slows, bit by bit", True),
+        ("sums, bit by bit", False),
         # Operations of the program's own: in each step, and in none but that in which the newcomer listens.
         ("sums", False),
         ("adds", True),
@@ -189,7 +195,11 @@ def test_a_newcomer_listens_to_a_step_of_whatever_the_others_do(
         job.wait_for(rf"ready joined=True listened={listened} size={size}|ready joined=True .* size=4")
     held.touch()
     job.check(4)
-    assert sum(f"listened={listened}" in line for line in job.lines if "joined=True" in line) == 2, "\n".join(job.lines)
+    came = [line for line in job.lines if "joined=True" in line]
+    assert sum(f"listened={listened}" in line for line in came) == 2, "\n".join(job.lines)
+    steps = [int(re.search(r"steps=(\d+)", line)[1]) for line in came]
+    # Who trains at last has heard a step for each parameter, one after another.
+    assert not listened or min(steps) >= (PARAMETERS if "bit by bit" in extra else 1), "\n".join(job.lines)
 
 
 @pytest.mark.parametrize("dies", ["0 is killed", "1 is killed", "dies entering", "dies listening"])

@@ -13,7 +13,7 @@ import torch
 
 import paceline.torch as pl
 from paceline import world
-from paceline.torch import state
+from paceline.torch import newcomers, state
 
 SAMPLES, BATCH = 1200, 4
 #: What this program does besides, in the steps that newcomers listen to or in all.
@@ -64,6 +64,9 @@ if "dies listening" in EXTRA:
     optimizer.hear_step = lambda said: os.kill(os.getpid(), signal.SIGKILL)
 if "dies entering" in EXTRA:
     optimizer.hear_gradients = lambda: os.kill(os.getpid(), signal.SIGKILL)
+if "bit by bit" in EXTRA:
+    # A parameter in each step, as where links are slow.
+    newcomers.Portion.end = lambda self, first, sizes, gradients: first + 1
 loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3)
 saved = None
 if "TEST_SAVED" in os.environ:
@@ -71,7 +74,8 @@ if "TEST_SAVED" in os.environ:
 print("built", flush=True)
 if EXTRA != "expects nobody":
     shared = pl.elastic(model=model, optimizer=optimizer, loader=loader)
-    print(f"ready joined={shared.joined} listened={shared.listened} size={pl.size()} process={os.getpid()}", flush=True)
+    how = f"listened={shared.listened} size={pl.size()} steps={shared.steps}"
+    print(f"ready joined={shared.joined} {how} process={os.getpid()}", flush=True)
 held = pathlib.Path(os.environ["TEST_HELD"]) if "TEST_HELD" in os.environ else None
 held_in = int(os.environ.get("TEST_HELD_IN", "-1"))
 die_at = [int(step) for step in os.environ.get("TEST_DIE_AT", "-1").split(",")]
