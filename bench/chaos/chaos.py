@@ -103,7 +103,8 @@ class System:
         return process
 
     def task(self) -> list[str]:
-        return ["--steps", str(self.options.steps), "--folder", str(self.folder), "--pause", str(self.options.pause)]
+        samples = ["--samples", str(self.options.samples)] if self.options.samples else []
+        return ["--steps", str(self.options.steps), "--folder", str(self.folder), "--pause", str(self.options.pause), *samples]
 
     def stop(self) -> None:
         for process in self.processes:
@@ -362,6 +363,27 @@ class Told:
                 seen.add((line["epoch"], number))
         return again
 
+    def left_out(self) -> int | None:
+        """Samples of finished epochs that nobody trained on; none where nobody says what it was dealt. A worker that was killed had no
+        time to write down its last two steps, one of which ends within the other: what it was dealt there and nobody else trained on was
+        in the parameters already."""
+        dealt: dict[int, set[int]] = {}
+        made: dict[int, set[int]] = {}
+        for lines in self.logs.values():
+            given = [line for line in lines if "dealt" in line]
+            for line in given:
+                dealt.setdefault(line["epoch"], set()).update(line["dealt"])
+            for line in lines:
+                if "step" in line and line["epoch"] is not None:
+                    made.setdefault(line["epoch"], set()).update(line["numbers"])
+            if not any("parameters" in line for line in lines):
+                for line in given[-2:]:
+                    made.setdefault(line["epoch"], set()).update(line["dealt"])
+        if not dealt:
+            return None
+        samples = max(max(numbers, default=0) for numbers in dealt.values()) + 1
+        return sum(len(set(range(samples)) - made.get(epoch, set())) for epoch in range(max(dealt)))
+
 
 def main() -> int:
     options = arguments().parse_args()
@@ -412,6 +434,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a job may take [600]")
     parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full, notice")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed [0]")
+    parser.add_argument("--samples", type=int, help="of an epoch, so that epochs end [as many as one worker's steps have]")
     parser.add_argument("--at-once", action="store_true", help="play all systems, calm and disturbed, at the same time")
     parser.add_argument("--spare-first", action="store_true", help="never kill the worker that began first")
     parser.add_argument("--seed", type=int, default=1)
@@ -560,6 +583,8 @@ def figures(told: Told, events: list[dict[str, Any]], noticed: list[float]) -> d
     blocks: dict[int, list[float]] = {}
     samples = 0
     for line in told.steps():
+        if not line["numbers"]:
+            continue
         blocks.setdefault(samples // BLOCK, []).append(line["loss"])
         samples += len(line["numbers"])
     return {
@@ -570,6 +595,7 @@ def figures(told: Told, events: list[dict[str, Any]], noticed: list[float]) -> d
         "events": events,
         "redone": told.redone(),
         "twice": told.twice(),
+        "left_out": told.left_out(),
         "equal": len(set(ends)) == 1,
         "losses": [statistics.mean(blocks[block]) for block in sorted(blocks)],
     }
@@ -577,7 +603,7 @@ def figures(told: Told, events: list[dict[str, Any]], noticed: list[float]) -> d
 
 HEADER = (
     "| system | calm | disturbed | disturbances: longest wait after each, median (most) | noticed as a loss after | from there to the next step "
-    "| steps made again | samples twice | equal parameters | loss after as many samples, calm and disturbed |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| steps made again | samples twice, left out | equal parameters | loss after as many samples, calm and disturbed |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -595,13 +621,13 @@ def line_of(name: str, calm: dict[str, Any], disturbed: dict[str, Any]) -> str:
         return f"{number} {what}: {waits}"
 
     finished = "" if disturbed["finished"] else " (not finished)"
-    twice = "–" if disturbed["twice"] is None else disturbed["twice"]
+    twice, left_out = ("–" if disturbed[column] is None else disturbed[column] for column in ("twice", "left_out"))
     # The last block may hold a few samples only.
     same = max(0, min(len(calm["losses"]), len(disturbed["losses"])) - 2)
     losses = [f"{run['losses'][same]:.3f}" if run["losses"] else "–" for run in (calm, disturbed)]
     return (
         f"| {name} | {calm['steps']} steps in {calm['seconds']:.0f} s | {disturbed['steps']} in {disturbed['seconds']:.0f} s{finished} "
-        f"| {told('price')} | {told('noticed')} | {told('resumed')} | {disturbed['redone']} | {twice} "
+        f"| {told('price')} | {told('noticed')} | {told('resumed')} | {disturbed['redone']} | {twice}, {left_out} "
         f"| {'yes' if disturbed['equal'] else 'no'} | {', '.join(losses)} |"
     )
 

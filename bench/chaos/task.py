@@ -25,6 +25,7 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, required=True, help="at most")
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="for logs")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed")
+    parser.add_argument("--samples", type=int, help="of an epoch, where samples have epochs [as many as one worker's steps have]")
     return parser
 
 
@@ -79,6 +80,9 @@ class Log:
 
     def line(self, **fields: object) -> None:
         self._file.write(json.dumps(fields) + "\n")
+
+    def dealt(self, numbers: list[int], epoch: int) -> None:
+        self.line(dealt=numbers, epoch=epoch)
 
     def step(self, step: int, size: int, loss: float, numbers: list[int], epoch: int | None = None) -> None:
         self.line(at=time.time(), step=step, size=size, loss=loss, numbers=numbers, epoch=epoch)

@@ -22,7 +22,7 @@ def main() -> None:
     pl.init()
     model = task.model(options.width, options.layers)
     optimizer = pl.DistributedOptimizer(task.optimizer(model), model)
-    loader = pl.ElasticDataLoader(task.Samples(options.steps * task.BATCH), batch_size=task.BATCH)
+    loader = pl.ElasticDataLoader(task.Samples(options.samples or options.steps * task.BATCH), batch_size=task.BATCH)
     pl.elastic(model=model, optimizer=optimizer, loader=loader)
     membership = world.membership()
     watch(membership, log)
@@ -30,16 +30,19 @@ def main() -> None:
     first, end = 1, task.End(options)
     made: tuple[object, ...] | None = None
     while not end.reached(membership.step - first):
-        for points, classes, numbers in loader:
+        for batch in loader:
             step, size = membership.step - first, pl.size()
             if end.reached(step):
                 break
+            # At the end of an epoch there may be none for this worker.
+            points, classes, numbers = batch or (torch.zeros(0, task.FEATURES), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+            log.dealt(numbers.tolist(), loader.epoch)
             time.sleep(options.pause)
-            loss = torch.nn.functional.cross_entropy(model(points), classes)
+            loss = torch.nn.functional.cross_entropy(model(points), classes) if batch else model(points).sum()
             # Only now is the step before in the parameters: until then its samples are dealt again if this worker dies.
             if made is not None:
                 log.step(*made)
-            loss.backward()
+            (loss * loader.weight).backward()
             optimizer.step()
             optimizer.zero_grad()
             made = step, size, loss.item(), numbers.tolist(), loader.epoch
