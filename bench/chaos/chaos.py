@@ -421,7 +421,8 @@ def main() -> int:
 
 def chosen(kind: type[System], options: argparse.Namespace) -> list[str]:
     """Disturbances of a system, by turns."""
-    return [what for what in kind.disturbances if options.without is None or what not in options.without.split(",")]
+    without = (options.without or "").split(",")
+    return [what for what in kind.disturbances if what not in without and f"{kind.name}:{what}" not in without]
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -432,7 +433,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="from the first step until the job is ended [when all steps are made]")
     parser.add_argument("--interval", type=float, default=6.0, help="seconds between disturbances [6]")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a job may take [600]")
-    parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full, notice")
+    parser.add_argument("--without", help="disturbances to leave out: kill, stop, coordinator, full, notice; of one system: torchft-hosts:coordinator")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step sleeps, as if a device computed [0]")
     parser.add_argument("--samples", type=int, help="of an epoch, so that epochs end [as many as one worker's steps have]")
     parser.add_argument("--at-once", action="store_true", help="play all systems, calm and disturbed, at the same time")
