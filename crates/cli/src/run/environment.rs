@@ -45,6 +45,8 @@ const WATCHES_NOTHING: &str = "--watch-links needs to know where hosts sit: add 
 pub struct Wishes {
     asked: Arc<AtomicBool>,
     bell: UnixStream,
+    /// The other end, kept here too: without it the bell would be at its end, which looks like ringing for ever.
+    _ringer: Arc<UnixStream>,
 }
 
 impl Wishes {
@@ -52,16 +54,16 @@ impl Wishes {
         let (bell, ringer) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ringer.set_nonblocking(true)?;
-        let asked = Arc::<AtomicBool>::default();
-        let told = asked.clone();
+        let (asked, ringer) = (Arc::<AtomicBool>::default(), Arc::new(ringer));
+        let (told, rung) = (asked.clone(), ringer.clone());
         let resizer = Resizer::new(move |occasion| {
             if occasion == Occasion::Wanted {
                 told.store(true, Ordering::Relaxed);
             }
             // A full bell rings already.
-            let _ = (&ringer).write(&[0]);
+            let _ = (&*rung).write(&[0]);
         });
-        Ok((Wishes { asked, bell }, resizer))
+        Ok((Wishes { asked, bell, _ringer: ringer }, resizer))
     }
 
     /// Whether there is anything, once.
@@ -392,6 +394,14 @@ mod tests {
         assert_eq!(variables(&["--insecure"], &set), [("PACELINE_INSECURE".into(), "1".into())]);
         let names: Vec<String> = variables(&[], &[]).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["PACELINE_JOIN_TIMEOUT", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"]);
+    }
+
+    #[test]
+    fn the_bell_is_silent_where_nobody_is_there_to_ring_it() {
+        let (wishes, resizer) = Wishes::new().unwrap();
+        drop(resizer);
+        let read = wishes.bell().read(&mut [0; 1]);
+        assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     }
 
     #[test]
