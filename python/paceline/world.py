@@ -20,7 +20,7 @@ from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh
 
 if TYPE_CHECKING:
     from paceline.adaptation import Adaptation
-    from paceline.torch.newcomers import Joining
+    from paceline.torch.newcomers import Joining, Rest
 
 #: How long the process that hosts the coordinator stays for the others, in seconds.
 PATIENCE = 60.0
@@ -70,6 +70,8 @@ class Membership:
         self.checkpoint: Any = None
         #: What those who only listen in this step still have to get.
         self.joining: Joining | None = None
+        #: What those who came with this step still have to get, once programs begin it.
+        self.rest: Rest | None = None
         self._place = {rank: place for place, rank in enumerate(self.ranks)}
         self._process = os.getpid()
         self._generations: dict[str, int] = {}
@@ -96,6 +98,7 @@ class Membership:
 
     def begin_step(self) -> None:
         """One step is over, and the next begins, of a program that measures no gradients."""
+        self.hand_over()
         adaptation, self.stepping = self.adaptation, True
         if adaptation is not None:
             adaptation.exchange(None)
@@ -103,7 +106,19 @@ class Membership:
         self.advance()
         if adaptation is not None:
             adaptation.before_step()
+        self.end_stepping()
+
+    def end_stepping(self) -> None:
+        """It is the program's turn now."""
         self.stepping = False
+        if self.rest is not None:
+            self.rest.wait_for_programs()
+
+    def hand_over(self) -> None:
+        """The program begins the step: what it does after the last one is done."""
+        rest, self.rest = self.rest, None
+        if rest is not None:
+            rest.hand_over()
 
     def advance(self) -> None:
         """The next step begins. In an elastic job, samples of those who are gone go back, and those who come get the state."""
@@ -146,6 +161,8 @@ class Membership:
         """There is nothing in this step for those who only listen: they get the rest of the state, and take part from now on."""
         if self.joining is not None:
             self.joining.let_in()
+        if not self.stepping:
+            self.hand_over()
 
     def settle(self) -> None:
         """In an elastic job, see that all of the last step is over everywhere, and what came back of it is known."""
@@ -166,7 +183,7 @@ class Membership:
         if os.getpid() != self._process:
             return
         with self._closing:
-            if self.joining is not None and drain > 0.0:
+            if drain > 0.0:
                 # Who came has not trained yet, and goes on alone.
                 with contextlib.suppress(PacelineError):
                     self.let_in()

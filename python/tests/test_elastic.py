@@ -175,6 +175,9 @@ def test_workers_are_added_and_removed_while_the_job_trains(
         # In eight steps, a parameter in each; the second newcomer comes in the middle of it, and the first begins anew.
         ("policies, slows, bit by bit", True),
         ("sums, bit by bit", False),
+        # What it keeps besides, and changes after each step.
+        ("averages", True),
+        ("averages, sums", False),
         # Operations of the program's own: in each step, and in none but that in which the newcomer listens.
         ("sums", False),
         ("adds", True),
@@ -202,9 +205,16 @@ def test_a_newcomer_listens_to_a_step_of_whatever_the_others_do(
     assert not listened or min(steps) >= (PARAMETERS if "bit by bit" in extra else 1), "\n".join(job.lines)
 
 
-@pytest.mark.parametrize("dies", ["0 is killed", "1 is killed", "dies entering", "dies listening"])
+# In the step that a newcomer listens to, one of the others or itself; or in what follows that step, which members change after.
+@pytest.mark.parametrize(
+    ("dies", "size"),
+    [
+        ("0 is killed", 2), ("1 is killed", 2), ("dies entering", None), ("dies listening", None),
+        ("0 is killed after the step", 3), ("1 is killed after the step", 3),
+    ],
+)  # fmt: skip
 def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
-    paceline_command: str, name: str, tmp_path: pathlib.Path, dies: str
+    paceline_command: str, name: str, tmp_path: pathlib.Path, dies: str, size: int | None
 ) -> None:
     held = tmp_path / "enough"
     # Tens of megabytes, in pieces of two workers: those of the one that dies as the step begins come from the other.
@@ -212,8 +222,8 @@ def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
     job.wait_for(r"dealt 5 ")
     job.tell("resize", "3")
     job.wait_for(r"was ended by SIGKILL")
-    if "killed" in dies:
-        job.wait_for(r"ready joined=True listened=True size=2")
+    if size is not None:
+        job.wait_for(f"ready joined=True listened=True size={size}")
     held.touch()
     job.check(2)
 

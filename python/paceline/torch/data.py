@@ -159,6 +159,8 @@ class ElasticSampler(TorchSampler[list[int]]):
         world.membership().samplers.add(self)
 
     def _batches(self) -> list[int]:
+        # Those who came with the step get samples of it, too.
+        world.membership().hand_over()
         size = world.size()
         if isinstance(self.batch_size, int):
             return [self.batch_size] * size

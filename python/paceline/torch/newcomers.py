@@ -9,6 +9,9 @@ the rest comes as it is by then. In the end it gets the little that is left, suc
 trains from there on; until then the program does not see it. Elsewhere all stand still until it has everything: where the program
 posts operations of its own, looks at gradients before the step, or trains otherwise than synchronously with one
 :class:`~paceline.torch.DistributedOptimizer`.
+
+Programs go on after a step: they change learning rates, or average parameters. What they keep for that comes last, when they begin
+the next step.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +61,8 @@ class Elastic:
             # It has all when all has travelled, unless they did what cannot be followed.
             while self._membership.joining is not None:
                 self._membership.joining.listen()
+            self._membership.end_stepping()
+            self._membership.hand_over()
             self._membership.see_members()
 
     def _meet(self) -> None:
@@ -83,7 +88,7 @@ class Elastic:
 
     def _begin_joining(self, senders: list[int], newcomers: int, lacking: set[int], before: Joining | None) -> Joining | None:
         """Let newcomers listen to the next step, if the first of the senders says that they can."""
-        found = [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
+        found = self._optimizers()
         optimizer = found[0] if list(self._membership.drains) == found[:1] else None
         gives = self._standing == HAS
         #: From where on things travel, and how often that began anew.
@@ -108,7 +113,7 @@ class Elastic:
 
     def _average_copies(self, senders: list[int], newcomers: int) -> None:
         """Where workers train copies of their own, make them equal first, so that nothing that anybody trained is left out."""
-        optimizers = [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
+        optimizers = self._optimizers()
         gives = self._standing == HAS
         copies = [optimizer.copies() for optimizer in optimizers] if gives else None
         told = pickle.loads(self._tell(senders, "copies", pickle.dumps(without_tensors(copies)) if gives else None))
@@ -127,15 +132,28 @@ class Elastic:
 
     def _share(self, senders: list[int], heard: DistributedOptimizer | None = None) -> None:
         """Everything, while all stand still; but for what was heard of an optimizer's steps, whose updates may be due."""
-        worker, gives = self._membership.worker, self._standing == HAS
+        gives = self._standing == HAS
         followed = [] if heard is None else list(leaves(heard.followed_state(), torch.Tensor))
         known = {place(tensor) for tensor in followed}
         if self._membership.checkpoint is not None:
             self._membership.checkpoint.came = self._membership.stepping
         with contextlib.nullcontext() if heard is None else heard.undrained():
             states = self._states(heard)
-        frame = without_tensors(states, lambda tensor: place(tensor) in known and tensor.numel() > 0) if gives else None
-        body = self._tell(senders, "state's frame", pickle.dumps(frame) if gives else None)
+        received = self._send(senders, states, lambda tensor: place(tensor) in known and tensor.numel() > 0)
+        if heard is not None:
+            self._membership.comparison = lambda: self._compare(heard)
+        if not gives:
+            self._load(received, heard)
+            self._standing = HAS
+        if self._optimizers():
+            self._membership.rest = Rest(self, senders, len(self._membership.worker.members) - 1 - max(senders), gives)
+
+    def _send(
+        self, senders: list[int], states: dict[str, Any], is_known: Callable[[torch.Tensor], bool] = lambda _: False
+    ) -> dict[str, Any]:
+        """What senders have, to whoever lacks it; its own memory is used there. What is known is there already."""
+        worker, gives = self._membership.worker, self._membership.worker.rank in senders
+        body = self._tell(senders, "state's frame", pickle.dumps(without_tensors(states, is_known)) if gives else None)
         frame = pickle.loads(body)
         if not gives:
             states = _filled(frame, states)
@@ -144,12 +162,35 @@ class Elastic:
         worker.share_from(senders, "state", packed.regions)
         told = torch.frombuffer(bytearray(body), dtype=torch.uint8)
         worker.compare("state", [_region(told), *packed.regions])
-        if heard is not None:
-            self._membership.comparison = lambda: self._compare(heard)
         if not gives:
             packed.unpack()
-            self._load(states, heard)
-            self._standing = HAS
+        return states
+
+    def _optimizers(self) -> list[DistributedOptimizer]:
+        return [part for part in self._parts.values() if isinstance(part, DistributedOptimizer)]
+
+    def _of_programs(self) -> dict[str, Stateful]:
+        """What programs may change between two steps by themselves: schedulers, averages of parameters."""
+        if not self._optimizers():
+            return {}
+        trained = {parameter for optimizer in self._optimizers() for group in optimizer.param_groups for parameter in group["params"]}
+
+        def is_ours(part: Stateful) -> bool:
+            trains = isinstance(part, torch.nn.Module) and not trained.isdisjoint(part.parameters())
+            return trains or hasattr(part, "elastic_state")
+
+        return {name: part for name, part in self._parts.items() if not is_ours(part)}
+
+    def share_rest(self, senders: list[int], gives: bool) -> None:
+        """See :class:`Rest`."""
+        parts = self._of_programs()
+        states = {name: part.state_dict() for name, part in parts.items()}
+        received = self._send(senders, _in_order({_GROUPS: [it.hyper_parameters() for it in self._optimizers()], **states}))
+        if not gives:
+            for optimizer, groups in zip(self._optimizers(), received[_GROUPS]):
+                optimizer.use_hyper_parameters(groups)
+            for name, part in parts.items():
+                part.load_state_dict(received[name])
 
     def _compare(self, heard: DistributedOptimizer) -> None:
         """What was heard, with the updates that follow from it."""
@@ -174,7 +215,8 @@ class Elastic:
         return flat.numpy().tobytes()
 
     def _load(self, received: dict[str, Any], heard: DistributedOptimizer | None) -> None:
-        for name, part in self._parts.items():
+        for name in received.keys() & self._parts.keys():
+            part = self._parts[name]
             load = getattr(part, "load_elastic_state", part.load_state_dict)
             if heard is not None and part is heard:
                 load = heard.load_heard_state
@@ -183,17 +225,18 @@ class Elastic:
         if checkpoint is not None and _STEPS in received:
             checkpoint.load_state_dict(received[_STEPS])
         if adaptation is not None and _POLICIES in received:
-            for part in self._parts.values():
-                if isinstance(part, DistributedOptimizer):
-                    part.serve(adaptation)
+            for optimizer in self._optimizers():
+                optimizer.serve(adaptation)
             adaptation.load_elastic_state(received[_POLICIES])
             if not adaptation.begun:
                 adaptation.before_step()
 
     def _states(self, heard: DistributedOptimizer | None) -> dict[str, Any]:
+        of_programs = self._of_programs()
         found = {
             name: heard.heard_state() if part is heard else getattr(part, "elastic_state", part.state_dict)()
             for name, part in self._parts.items()
+            if name not in of_programs
         }
         checkpoint, adaptation = self._membership.checkpoint, self._membership.adaptation
         if checkpoint is not None:
@@ -202,6 +245,22 @@ class Elastic:
             found[_POLICIES] = adaptation.elastic_state()
         # Optimizers list parameters in the order in which they were first updated, which every worker has its own of.
         return _in_order(found)
+
+
+class Rest:
+    """What newcomers get when the others' programs begin the step: hyper-parameters, and what programs change by themselves."""
+
+    def __init__(self, elastic: Elastic, senders: list[int], newcomers: int, gives: bool) -> None:
+        self._elastic, self._senders, self._newcomers, self._gives = elastic, senders, newcomers, gives
+
+    def wait_for_programs(self) -> None:
+        """They are still busy with what follows the last step: what they post there is among them."""
+        world.membership().worker.listen(self._newcomers)
+
+    def hand_over(self) -> None:
+        """They are not any more."""
+        world.membership().worker.listen(0)
+        self._elastic.share_rest(self._senders, self._gives)
 
 
 class Portion:
@@ -363,8 +422,8 @@ class Packed:
                     tensor.copy_(place.view(tensor.dtype).view(tensor.shape))
 
 
-#: Under which policies' state travels, and the number of steps that checkpoints go by.
-_POLICIES, _STEPS = "paceline policies", "paceline steps"
+#: Under which policies' state travels, the number of steps that checkpoints go by, and hyper-parameters of optimizers.
+_POLICIES, _STEPS, _GROUPS = "paceline policies", "paceline steps", "paceline hyper-parameters"
 
 
 def elastic(**parts: Stateful) -> Elastic:

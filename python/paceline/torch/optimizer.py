@@ -322,12 +322,10 @@ class DistributedOptimizer(Optimizer):
 
     def heard_state(self) -> dict[str, Any]:
         """What whoever followed a step has not got by that."""
-        known = {"order": self._order.known(), "unseen": self._unseen, "switched": self._switched}
-        return {"groups": self._hyper_parameters(), **known}
+        return {"order": self._order.known(), "unseen": self._unseen, "switched": self._switched}
 
     def load_heard_state(self, state: dict[str, Any]) -> None:
         """Go on as the others do."""
-        self._use_hyper_parameters(state["groups"])
         self._order.adopt(state["order"])
         self._unseen, self._switched = state["unseen"], state["switched"]
 
@@ -355,7 +353,7 @@ class DistributedOptimizer(Optimizer):
     def hear_step(self, said: dict[str, Any], known: Sequence[Gradient]) -> None:
         """Make the others' updates of gradients that were heard, where what they change is known."""
         if said["updates"]:
-            self._use_hyper_parameters(said["groups"])
+            self.use_hyper_parameters(said["groups"])
             for place in said["kept"]:
                 parameter = self._by_place[place].parameter
                 if parameter.grad is None:
@@ -379,16 +377,18 @@ class DistributedOptimizer(Optimizer):
             kept = [place for place, gradient in self._by_place.items() if gradient.parameter.grad is not None]
             joining.say(
                 {
-                    "step": step, "gradients": gradients, "updates": updates, "groups": self._hyper_parameters(), "kept": kept,
+                    "step": step, "gradients": gradients, "updates": updates, "groups": self.hyper_parameters(), "kept": kept,
                     "learning_rate": 1.0 if adaptation is None else adaptation.talk.learning_rate,
                     "exchanges": None if adaptation is None else adaptation.talk.numbers,
                 }
             )  # fmt: skip
 
-    def _hyper_parameters(self) -> list[dict[str, Any]]:
+    def hyper_parameters(self) -> list[dict[str, Any]]:
+        """Of each group of parameters."""
         return [{key: value for key, value in group.items() if key != "params"} for group in self._inner.param_groups]
 
-    def _use_hyper_parameters(self, groups: Sequence[dict[str, Any]]) -> None:
+    def use_hyper_parameters(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Those of another worker."""
         for group, theirs in zip(self._inner.param_groups, groups):
             group.update(theirs)
 
@@ -403,6 +403,7 @@ class DistributedOptimizer(Optimizer):
         """Update every parameter as soon as its gradient is there, with the hyper-parameters of now."""
         if closure is not None:
             raise PacelineError("step(closure) runs the model again inside the step; call step() without it")
+        self._membership.hand_over()
         self.drain()
         self._membership.check()
         self._membership.stepping = True
@@ -410,7 +411,7 @@ class DistributedOptimizer(Optimizer):
             self._step_by_itself(self._mode)
         else:
             self._step_with_all()
-        self._membership.stepping = False
+        self._membership.end_stepping()
 
     def _step_with_all(self) -> None:
         """A step that all workers make alike."""
@@ -655,12 +656,15 @@ class DistributedOptimizer(Optimizer):
 
     def _before_forward(self, places: Sequence[int], *_: Any) -> None:
         # Until the first step, the order is to be seen.
-        if self._pending is not None or self._unseen is None or self._mode is not None:
+        if self._pending is not None or self._unseen is None or self._mode is not None or self._membership.rest is not None:
             self._catch_up(places)
 
     # A compiled update may round otherwise than the one in `step()`, and which of them is made depends on the network.
     @torch._disable_dynamo
     def _catch_up(self, places: Sequence[int]) -> None:
+        # Where nothing is learned, the program may still be busy with what follows the last step.
+        if torch.is_grad_enabled():
+            self._membership.hand_over()
         self._order.see(places)
         if self._mode is not None:
             self._mode.land(self._replica, (self._positions[place] for place in places))
@@ -686,6 +690,7 @@ class DistributedOptimizer(Optimizer):
         return done
 
     def _on_gradient(self, place: int, _: torch.Tensor) -> None:
+        self._membership.hand_over()
         gradient = self._by_place[place]
         gradient.used = True
         if not self._syncing or self._mode is not None:

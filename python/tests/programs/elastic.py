@@ -35,6 +35,10 @@ class Tracked(torch.nn.Module):
         return values
 
 
+def digest(model: torch.nn.Module) -> str:
+    return hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in model.parameters())).hexdigest()[:16]
+
+
 pl.init()
 # Newcomers begin with other parameters than they end with.
 torch.manual_seed(os.getpid())
@@ -61,19 +65,23 @@ optimizer = pl.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01
 if "policies" in EXTRA:
     pl.attach(batch_size=BATCH)
 if "dies listening" in EXTRA:
-    optimizer.hear_step = lambda said: os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.hear_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if "dies entering" in EXTRA:
     optimizer.hear_gradients = lambda: os.kill(os.getpid(), signal.SIGKILL)
 if "bit by bit" in EXTRA:
     # A parameter in each step, as where links are slow.
     newcomers.Portion.end = lambda self, first, sizes, gradients: first + 1
 loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3)
+# What a program changes by itself after a step.
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
+averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+besides = {"scheduler": scheduler, "averaged": averaged} if "averages" in EXTRA else {}
 saved = None
 if "TEST_SAVED" in os.environ:
     saved = pl.checkpoint(model=model, optimizer=optimizer, loader=loader, directory=os.environ["TEST_SAVED"], every=1)
 print("built", flush=True)
 if EXTRA != "expects nobody":
-    shared = pl.elastic(model=model, optimizer=optimizer, loader=loader)
+    shared = pl.elastic(model=model, optimizer=optimizer, loader=loader, **besides)
     how = f"listened={shared.listened} size={pl.size()} steps={shared.steps}"
     print(f"ready joined={shared.joined} {how} process={os.getpid()}", flush=True)
 held = pathlib.Path(os.environ["TEST_HELD"]) if "TEST_HELD" in os.environ else None
@@ -87,7 +95,7 @@ for epoch in loader.epochs(EPOCHS):
         dealt = f"dealt {step} {member} {','.join(map(str, numbers.tolist()))}"
         print(f"{dealt} size={pl.size()} epoch={epoch} mode={optimizer.mode}", flush=True)
         listened = world.membership().joining is not None
-        if listened and EXTRA == f"{pl.rank()} is killed":
+        if listened and EXTRA == f"{member} is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if listened and "ends" in EXTRA:
             raise SystemExit
@@ -112,6 +120,12 @@ for epoch in loader.epochs(EPOCHS):
         if "slows" in EXTRA:
             optimizer.param_groups[0]["lr"] = 0.01 / (1 + step)
         optimizer.step()
+        if world.membership().rest is not None and EXTRA == f"{member} is killed after the step":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if besides:
+            scheduler.step()
+            optimizer.drain()
+            averaged.update_parameters(model)
         if saved is not None:
             saved.step()
         # The test says when it has seen enough.
@@ -121,6 +135,6 @@ print(f"metrics of {len(shown.workers) if shown else 0} workers", flush=True)
 # Where workers train in groups, they are equal from here on.
 optimizer.switch("synchronous")
 tracked = int(model[1].passes)
-digest = hashlib.sha256(b"".join(value.detach().numpy().tobytes() for value in model.parameters())).hexdigest()
+kept = f"{scheduler.get_last_lr()} {digest(averaged)}" if besides else None
 updates = {int(state["step"]) for state in optimizer.state_dict()["state"].values()}
-print(f"parameters {digest[:16]} updates={updates} tracked={tracked}", flush=True)
+print(f"parameters {digest(model)} updates={updates} tracked={tracked} kept={kept}", flush=True)
