@@ -10,7 +10,7 @@
 ``schedule:FILE``
     entries ``[[at]]`` of a TOML file with ``step`` and any of ``batch``, ``learning_rate``, ``size``, ``strategy``, ``partition``,
     ``credit``, ``mode``; of several for one step all count, and what is said last holds
-``interference[:share=0.8][,window=10][,strategies=ring+double_tree]``
+``interference[:share=0.8][,window=4][,strategies=ring+double_tree]``
     the next strategy, when most workers find their steps slower than at the beginning
 ``averaging:at=N[,mode=averaging|pairs|local|asynchronous]``
     gradients are averaged while there are fewer than N workers, models from N on

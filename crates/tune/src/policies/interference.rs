@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 const NAME: &str = "interference";
 
+/// Steps that make one judgement, unless it is said: few, since a strategy that does not help is left again.
+const WINDOW: usize = 4;
+
 /// How many steps what is measured is behind ([`Moment`]).
 const BEHIND: u64 = 2;
 
@@ -74,7 +77,7 @@ impl Interference {
         if share > 1.0 {
             return Err("`share` is a part of the usual speed, such as 0.8".to_string());
         }
-        let window = arguments.take_number("window")?.unwrap_or(Pace::WINDOW);
+        let window = arguments.take_number("window")?.unwrap_or(WINDOW);
         let named: Option<String> = arguments.take("strategies")?;
         let strategies: Vec<String> = match named {
             None => STRATEGIES.map(str::to_string).to_vec(),
