@@ -488,14 +488,15 @@ impl Keeper {
         let holds = operation.post.holds;
         // What is mixed is not handed to others.
         let retained = self.view.size() > 1 && kind != Kind::Mix;
+        // First, so that the copy of this one can be where that of the last use was.
+        if kind == Kind::Reduce {
+            self.release_before(name, step, out);
+        }
         if retained {
             out.push(Order::Retain(ticket));
         }
         out.push(Order::Done(ticket));
         self.last_held = self.last_held.max(holds.unwrap_or(0));
-        if kind == Kind::Reduce {
-            self.release_before(name, step, out);
-        }
         if !retained && let Some(operation) = self.operations.remove(&name) {
             self.pass(&operation);
         }
