@@ -64,6 +64,12 @@ fn case(
     Case { name, view: View::on_hosts(names, settings), topology }
 }
 
+/// The same with so many workers on each host.
+fn crowded(case: Case, workers: usize) -> Case {
+    let names = case.topology.hosts.iter().flat_map(|host| vec![host.name.clone(); workers]);
+    Case { view: View::on_hosts(names.collect(), case.view.settings.clone()), ..case }
+}
+
 fn cases() -> Vec<Case> {
     vec![
         case("flat", (1, 8), 1.0, |_, _| {}),
@@ -110,40 +116,74 @@ fn replayed(case: &Case, name: &str, bytes: u64, steps: u32) -> f64 {
     seconds / f64::from(steps)
 }
 
+/// Seconds that are said, and that are found.
+fn both(case: &Case, name: &str, bytes: u64) -> (f64, f64) {
+    let roads = Roads::of(&case.view, &case.topology).unwrap();
+    let hosts: Arc<[u32]> = case.view.host_indices().into();
+    let chosen = strategy::find_on(name, Terrain::of_view(&case.view)).unwrap();
+    let partition = case.view.settings.partition;
+    let cost = price(chosen.as_ref(), &hosts, &roads, ByteSize(bytes), partition);
+    let steps = match name {
+        "shuffle" => 6,
+        // Partners are drawn by lot, here and there by another.
+        "gossip" => 64,
+        _ => 1,
+    };
+    let (said, found) = (cost.total.as_secs_f64(), replayed(case, name, bytes, steps));
+    println!(
+        "{:20} {name:20} {:8.1} ms, replay {:8.1} ms, {:+.1} % (busy {:.1} ms, {:?})",
+        case.name,
+        1e3 * said,
+        1e3 * found,
+        100.0 * (said / found - 1.0),
+        1e3 * cost.busy.as_secs_f64(),
+        cost.busiest
+    );
+    (said, found)
+}
+
 #[test]
 fn costs_derived_from_programs_are_near_those_of_replay() {
-    let bytes = 32 << 20;
     let mut wrong = Vec::new();
     for case in cases() {
-        let roads = Roads::of(&case.view, &case.topology).unwrap();
-        let hosts: Arc<[u32]> = case.view.host_indices().into();
         for name in STRATEGIES {
-            let chosen = strategy::find_on(name, Terrain::of_view(&case.view)).unwrap();
-            let settings = &case.view.settings;
-            let cost = price(chosen.as_ref(), &hosts, &roads, ByteSize(bytes), settings.partition);
-            let steps = match name {
-                "shuffle" => 6,
-                // Partners are drawn by lot, here and there by another.
-                "gossip" => 64,
-                _ => 1,
-            };
-            let (said, found) = (cost.total.as_secs_f64(), replayed(&case, name, bytes, steps));
+            let (said, found) = both(&case, name, 32 << 20);
             let off = said / found - 1.0;
-            let line = format!(
-                "{:20} {name:20} {:8.1} ms, replay {:8.1} ms, {:+.1} % (busy {:.1} ms, {:?})",
-                case.name,
-                1e3 * said,
-                1e3 * found,
-                100.0 * off,
-                1e3 * cost.busy.as_secs_f64(),
-                cost.busiest
-            );
-            println!("{line}");
             let allowed = if (case.name, name) == (LOOSE.0, LOOSE.1) { LOOSE.2 } else { 0.05 };
             if off.abs() > allowed {
-                wrong.push(line);
+                wrong.push(format!("{}, {name}: {:+.1} %", case.name, 100.0 * off));
             }
         }
     }
     assert!(wrong.is_empty(), "too far off:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn where_hosts_have_several_workers_groups_are_faster_than_the_hierarchy() {
+    let slow = Rate::from_bits_per_second(2e8);
+    let cases = [
+        case("hosts of four, 2:1", (2, 3), 2.0, |_, _| {}),
+        case("contended uplink", (2, 3), 2.0, |topology, contended| {
+            topology.uplinks[1].rate = slow;
+            contended.racks = BTreeSet::from([1]);
+        }),
+        case("contended host", (2, 3), 2.0, |topology, contended| {
+            topology.hosts[5].link.rate = slow;
+            contended.hosts = BTreeSet::from(["host5".to_string()]);
+        }),
+    ];
+    let bytes = 32 << 20;
+    for (index, case) in cases.into_iter().enumerate() {
+        let case = crowded(case, 4);
+        let [hierarchy, groups] = ["hierarchical", "shuffle"].map(|name| {
+            let (said, found) = both(&case, name, bytes);
+            assert!((said / found - 1.0).abs() < 0.05, "{}, {name}: {said}, {found}", case.name);
+            found
+        });
+        assert!(groups < hierarchy, "{}: {groups} against {hierarchy}", case.name);
+        // What a contended link takes for the tensor once each way.
+        let bound = if index == 0 { 1e9 } else { slow.bytes_per_second() * 8.0 };
+        let bound = bytes as f64 * 8.0 / bound;
+        assert!(groups < 1.05 * bound, "{}: {groups} above {bound}", case.name);
+    }
 }

@@ -150,24 +150,29 @@ mod tests {
     use super::*;
     use crate::{
         checker::{Matrix, contraction as by_matrices},
-        groups::{RackSeats, Seating},
+        groups::{Seating, Terrain},
     };
     use proptest::prelude::*;
 
-    /// Racks of these sizes; which of them and which members are contended.
+    /// Racks of these sizes, one member on each host; which racks and which members are contended.
     fn seating(sizes: &[u32], slow_racks: &[usize], slow_members: &[u32]) -> Seating {
-        let mut next = 0..;
-        let racks: Vec<RackSeats> = sizes
-            .iter()
-            .enumerate()
-            .map(|(index, size)| RackSeats {
-                members: next.by_ref().take(*size as usize).collect(),
-                contended: slow_racks.contains(&index),
-            })
-            .collect();
-        let members: u32 = sizes.iter().sum();
-        let contended = (0..members).map(|member| slow_members.contains(&member)).collect();
-        Seating { racks, contended }
+        let lone: Vec<Vec<u32>> = sizes.iter().map(|size| vec![1; *size as usize]).collect();
+        crowded(&lone, slow_racks, slow_members)
+    }
+
+    /// Racks of hosts of these sizes; which racks and which hosts are contended.
+    fn crowded(sizes: &[Vec<u32>], slow_racks: &[usize], slow_hosts: &[u32]) -> Seating {
+        let (mut hosts, mut terrain) = (Vec::new(), Terrain::default());
+        for (rack, sizes) in (0..).zip(sizes) {
+            for size in sizes {
+                let host = terrain.racks.len() as u32;
+                hosts.extend((0..*size).map(|_| host));
+                terrain.racks.push(rack);
+                terrain.contended_hosts.push(slow_hosts.contains(&host));
+            }
+        }
+        terrain.contended_racks = (0..sizes.len()).map(|rack| slow_racks.contains(&rack)).collect();
+        Seating::on(&terrain, &hosts)
     }
 
     fn plan(sizes: &[u32], slow_racks: &[usize], slow_members: &[u32]) -> Plan {
@@ -210,6 +215,21 @@ step   2  {0 1} {3 4} {6 7} {2 5 8}
             assert_eq!(group.len(), 2, "{division}");
             assert!(group.iter().all(|member| *member < 5), "{division}");
         }
+    }
+
+    #[test]
+    fn hosts_stay_apart_but_for_one_member_of_each_and_racks_but_for_one_of_these() {
+        let plan = Plan::of(&crowded(&[vec![3, 3, 3], vec![3, 3, 3]], &[], &[]));
+        let shown = plan.to_string();
+        // Of rack 0, one of host 0 serves, then one of host 1 and of host 2, then the next of host 0; the other two hosts meet.
+        let expected = "\
+step   0  {1 2} {4 5} {7 8} {3 6} {10 11} {13 14} {16 17} {12 15} {0 9}
+step   1  {1 2} {4 5} {6 8} {0 7} {10 11} {13 14} {15 17} {9 16} {3 12}
+step   2  {0 2} {3 5} {7 8} {1 4} {9 11} {12 14} {16 17} {10 13} {6 15}
+step   3  {0 2} {3 4} {6 7} {5 8} {9 11} {12 13} {15 16} {14 17} {1 10}
+";
+        assert!(shown.starts_with(expected), "{shown}");
+        assert_eq!((plan.steps().len(), plan.lanes()), (9, 9));
     }
 
     #[test]
@@ -263,19 +283,76 @@ step   2  {0 1} {3 4} {6 7} {2 5 8}
         assert!(proof.reach <= proof.rotation && proof.contraction < 0.7, "{proof:?}");
     }
 
+    /// What holds of any seats, and is said once for lone and for crowded hosts.
+    fn everybody_is_heard_and_serves_and_links_carry_little(seats: &Seating) {
+        let plan = Plan::of(seats);
+        let proof = prove(&plan).unwrap_or_else(|problem| panic!("{problem} in\n{plan}"));
+        assert!(proof.reach <= 5 * proof.rotation, "{proof:?} in\n{plan}");
+        assert!(proof.contraction < 1.0 - 1e-6, "{proof:?} in\n{plan}");
+        let rack_of = seats.rack_of_each();
+        let mut has_served = vec![false; rack_of.len()];
+        for division in plan.steps() {
+            let is_between = |group: &[u32], places: &[u32]| {
+                group.iter().any(|one| places[*one as usize] != places[group[0] as usize])
+            };
+            // Who goes out of its rack, and out of its host.
+            let away = |member: u32| is_between(division.group_of(member).0, &rack_of);
+            for rack in &seats.racks {
+                let served: Vec<u32> =
+                    rack.hosts.iter().flatten().copied().filter(|member| away(*member)).collect();
+                assert!(served.len() <= 1, "{served:?} all leave a rack in {division}");
+                served.iter().for_each(|member| has_served[*member as usize] = true);
+                for host in &rack.hosts {
+                    let out = |member: &&u32| {
+                        let (group, _) = division.group_of(**member);
+                        group.iter().any(|other| !host.contains(other))
+                    };
+                    let out = host.iter().filter(out).count();
+                    assert!(out <= 1, "{out} members leave a host in {division}");
+                }
+            }
+            // A rack that is alone has no use for its uplink.
+            let is_weak = |member: &u32| {
+                let rack = &seats.racks[rack_of[*member as usize] as usize];
+                seats.contended[*member as usize] || rack.contended && seats.racks.len() > 1
+            };
+            for group in division.groups().iter().filter(|group| group.len() > 2) {
+                assert!(seats.is_flat() || is_between(group, &rack_of), "{division}");
+                assert!(!group.iter().any(is_weak), "a contended link in {group:?} of {division}");
+            }
+        }
+        for rack in seats.racks.iter().filter(|_| seats.racks.len() > 1) {
+            let free = |member: &&u32| !seats.contended[**member as usize];
+            let all = || rack.hosts.iter().flatten();
+            let none_is_free = all().filter(free).count() == 0;
+            for member in all().filter(|member| none_is_free || free(member)) {
+                assert!(
+                    has_served[*member as usize],
+                    "{member} never meets another rack in\n{plan}"
+                );
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn whatever_is_contended_everybody_hears_of_everybody_within_five_rotations(
+        fn whatever_is_contended_everybody_is_heard_and_serves(
             sizes in prop::collection::vec(1_u32..8, 1..8),
             slow_racks in prop::collection::vec(0_usize..8, 0..5),
             slow_members in prop::collection::vec(0_u32..40, 0..8),
         ) {
-            let plan = plan(&sizes, &slow_racks, &slow_members);
-            let proof = prove(&plan).unwrap_or_else(|problem| panic!("{problem} in\n{plan}"));
-            prop_assert!(proof.reach <= 5 * proof.rotation, "{:?} in\n{}", proof, plan);
-            prop_assert!(proof.contraction < 1.0 - 1e-6, "{:?} in\n{}", proof, plan);
+            everybody_is_heard_and_serves_and_links_carry_little(&seating(&sizes, &slow_racks, &slow_members));
+        }
+
+        #[test]
+        fn however_hosts_are_filled_everybody_is_heard_and_serves(
+            sizes in prop::collection::vec(prop::collection::vec(1_u32..6, 1..5), 1..6),
+            slow_racks in prop::collection::vec(0_usize..6, 0..4),
+            slow_hosts in prop::collection::vec(0_u32..20, 0..6),
+        ) {
+            everybody_is_heard_and_serves_and_links_carry_little(&crowded(&sizes, &slow_racks, &slow_hosts));
         }
     }
 }

@@ -6,11 +6,12 @@ use crate::{program::Member, strategy::Layout};
 use paceline_job::View;
 use std::collections::HashMap;
 
-/// A rack's members, those of one host side by side.
+/// A rack's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RackSeats {
-    /// Never empty.
-    pub members: Vec<Member>,
+    /// Those who share a link inside the rack, together: each host's members. Where one host has the rack to itself, nothing
+    /// lies between its members and the uplink, and each sits alone. Nothing here is empty.
+    pub hosts: Vec<Vec<Member>>,
     /// Whether others' traffic slows its uplink down.
     pub contended: bool,
 }
@@ -59,15 +60,21 @@ impl Seating {
         let layout = Layout::new(hosts);
         let mut numbers: Vec<u32> = Vec::new();
         let mut racks: Vec<RackSeats> = Vec::new();
-        for position in 0..layout.members() {
-            let member = layout.at(position);
-            let number = rack_of(hosts[member as usize]);
+        for host in 0..layout.hosts() {
+            let members: Vec<Member> =
+                (0..layout.host_size(host)).map(|index| layout.member(host, index)).collect();
+            let number = rack_of(hosts[members[0] as usize]);
             let at = numbers.iter().position(|known| *known == number).unwrap_or_else(|| {
                 numbers.push(number);
-                racks.push(RackSeats { members: Vec::new(), contended: rack_contended(number) });
+                racks.push(RackSeats { hosts: Vec::new(), contended: rack_contended(number) });
                 numbers.len() - 1
             });
-            racks[at].members.push(member);
+            racks[at].hosts.push(members);
+        }
+        for rack in &mut racks {
+            if let [only] = &rack.hosts[..] {
+                rack.hosts = only.iter().map(|member| vec![*member]).collect();
+            }
         }
         let contended = hosts.iter().map(|host| host_contended(*host)).collect();
         Seating { racks, contended }
@@ -87,7 +94,7 @@ impl Seating {
     pub fn rack_of_each(&self) -> Vec<u32> {
         let mut indices = vec![0; self.contended.len()];
         for (index, rack) in self.racks.iter().enumerate() {
-            for member in &rack.members {
+            for member in rack.hosts.iter().flatten() {
                 indices[*member as usize] = index as u32;
             }
         }
@@ -152,11 +159,10 @@ mod tests {
         let contended_hosts = vec![false, true];
         let one = Terrain { racks: vec![0, 0], contended_hosts, contended_racks: vec![true] };
         let seating = Seating::on(&one, &[0, 0, 1, 1]);
-        let racks = [(vec![0, 1], false), (vec![2, 3], true)];
-        assert_eq!(
-            seating.racks,
-            racks.map(|(members, contended)| RackSeats { members, contended })
-        );
+        let racks = [([0, 1], false), ([2, 3], true)];
+        let alone = |members: [u32; 2]| members.map(|member| vec![member]).to_vec();
+        let rack = |(members, contended)| RackSeats { hosts: alone(members), contended };
+        assert_eq!(seating.racks, racks.map(rack));
         assert_eq!(seating.contended, [false; 4]);
         assert_eq!(Seating::on(&one, &[0, 1]).racks.len(), 1, "lone hosts stay where they are");
     }
@@ -175,8 +181,8 @@ mod tests {
         let terrain = Terrain::of_view(&View::on_hosts(names, settings)).unwrap();
         assert_eq!(terrain.racks, [1, 0, 2, 0]);
         let seating = Seating::on(&terrain, &[0, 1, 2, 0, 3]);
-        let members: Vec<&[u32]> = seating.racks.iter().map(|rack| &rack.members[..]).collect();
-        assert_eq!(members, [&[0, 3][..], &[1, 4], &[2]]);
+        let hosts: Vec<_> = seating.racks.iter().map(|rack| rack.hosts.clone()).collect();
+        assert_eq!(hosts, [vec![vec![0], vec![3]], vec![vec![1], vec![4]], vec![vec![2]]]);
         assert_eq!(
             seating.racks.iter().map(|rack| rack.contended).collect::<Vec<_>>(),
             [true, false, false]

@@ -1,10 +1,14 @@
 //! Divide and shuffle: members average in small groups that avoid slow links, and the groups change from step to step.
 //!
-//! Which groups, the plan of [`groups`](crate::groups) says; here they become programs. It knows racks and contended
+//! Which groups, the plan of [`groups`](crate::groups) says; here they become programs. It knows hosts, racks and contended
 //! links as far as its terrain tells, and nothing of rates.
 
 use super::{
-    Hierarchical, Ring, alone::Alone, gossip::PairProgram, layout::Derived, ring::RingProgram,
+    Hierarchical, Ring,
+    alone::Alone,
+    gossip::PairProgram,
+    layout::{Derived, Layout},
+    ring::RingProgram,
 };
 use crate::{
     groups::{Plan, Seating, Terrain},
@@ -27,8 +31,9 @@ pub struct Shuffle {
 #[derive(Debug)]
 struct Ground {
     plan: Plan,
-    /// By member; `None` where there is one rack.
-    racks: Option<Arc<[u32]>>,
+    /// By member, who is summed first when all average together: hosts where any has several members, whose wire would carry
+    /// the tensors of all, or else racks; `None` where there is one rack.
+    first: Option<Arc<[u32]>>,
 }
 
 impl Shuffle {
@@ -68,8 +73,12 @@ impl Shuffle {
     fn ground(&self, hosts: &Arc<[u32]>) -> Arc<Ground> {
         self.grounds.of(hosts, |hosts| {
             let seating = self.seating(hosts);
-            let racks = (seating.racks.len() > 1).then(|| seating.rack_of_each().into());
-            Ground { plan: Plan::of(&seating), racks }
+            let first = match seating.racks.len() {
+                0 | 1 => None,
+                _ if Layout::new(hosts).largest_host() > 1 => Some(hosts.into()),
+                _ => Some(seating.rack_of_each().into()),
+            };
+            Ground { plan: Plan::of(&seating), first }
         })
     }
 }
@@ -83,13 +92,15 @@ impl Strategy for Shuffle {
     }
 
     fn about(&self) -> &'static str {
-        "Members average in groups that do not overlap: groups of two inside each rack, and one \
-         representative of each rack in a group between racks. Who represents and who meets whom \
-         changes from step to step, so that what any member knows reaches every other. A contended \
-         uplink or host is kept in groups of two, where its link carries the chunk once each way. It averages, it \
-         does not sum: members agree over steps, and with a parameter (shuffle:16) exactly after \
-         so many. Without a topology, hosts of several members are taken for racks, and lone hosts \
-         for a grid. Right for parameters in training on uneven networks."
+        "Members average in groups that do not overlap: groups of two inside each rack, and \
+         one representative of each rack in a group between racks; of a host with several \
+         members one goes out, and the others meet inside it. Who represents and who meets \
+         whom changes from step to step, so that what any member knows reaches every other. A \
+         contended uplink or host is kept in groups of two, where its link carries the chunk \
+         once each way. It averages, it does not sum: members agree over steps, and with a \
+         parameter (shuffle:16) exactly after so many. Without a topology, hosts of several \
+         members are taken for racks, and lone hosts for a grid. Right for parameters in \
+         training on uneven networks."
     }
 
     fn semantics(&self) -> Semantics {
@@ -107,10 +118,10 @@ impl Strategy for Shuffle {
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
         let ground = self.ground(&site.hosts);
         if self.is_together(site.step) {
-            return match &ground.racks {
+            return match &ground.first {
                 None => self.ring.program(site, span),
-                Some(racks) => {
-                    let site = Site { hosts: racks.clone(), ..site.clone() };
+                Some(first) => {
+                    let site = Site { hosts: first.clone(), ..site.clone() };
                     self.hierarchical.program(&site, span)
                 }
             };
@@ -230,19 +241,71 @@ mod tests {
         let shuffle = Shuffle::with_parameters(None, Some(terrain())).unwrap();
         let hosts: Arc<[u32]> = (0..9).collect();
         for step in 0..9 {
-            let site = |me| Site { hosts: hosts.clone(), me, step, seed: 0 };
-            let span = Span { offset: 0, len: 360 };
-            let programs: Vec<_> = (0..9).map(|me| shuffle.program(&site(me), span)).collect();
-            let messages = crate::checker::trace(&programs).unwrap();
-            let sum = |crosses: &dyn Fn(u32, u32) -> bool| -> u64 {
-                let crossing =
-                    messages.iter().filter(|each| crosses(each.send.member, each.receive.member));
-                crossing.map(|each| each.len).sum()
-            };
+            let sum =
+                |crosses: &dyn Fn(u32, u32) -> bool| crossing(&shuffle, &hosts, step, 360, crosses);
             assert_eq!(sum(&|from, _| from == 8), 360, "step {step}");
             assert_eq!(sum(&|from, to| from < 3 && to >= 3), 360, "step {step}");
             assert_eq!(sum(&|from, to| from >= 3 && to < 3), 360, "step {step}");
         }
+    }
+
+    /// Racks of so many hosts with so many members each, and the host of each member.
+    fn crowded(racks: u32, hosts: u32, members: u32) -> (Terrain, Arc<[u32]>) {
+        let of_hosts = (0..racks * hosts).map(|host| host / hosts).collect();
+        let terrain = Terrain { racks: of_hosts, ..Terrain::default() };
+        (terrain, (0..racks * hosts * members).map(|member| member / members).collect())
+    }
+
+    /// What crosses from some members to others, by the two members' numbers.
+    fn crossing(
+        shuffle: &Shuffle,
+        hosts: &Arc<[u32]>,
+        step: u64,
+        len: u64,
+        crosses: impl Fn(u32, u32) -> bool,
+    ) -> u64 {
+        let site = |me| Site { hosts: hosts.clone(), me, step, seed: 0 };
+        let span = Span { offset: 0, len };
+        let all = 0..hosts.len() as u32;
+        let programs: Vec<_> = all.map(|me| shuffle.program(&site(me), span)).collect();
+        let messages = crate::checker::trace(&programs).unwrap();
+        let crossing =
+            messages.iter().filter(|each| crosses(each.send.member, each.receive.member));
+        crossing.map(|each| each.len).sum()
+    }
+
+    #[test]
+    fn the_members_of_a_host_send_a_chunk_once_over_its_wire_however_many_they_are() {
+        let (mut terrain, hosts) = crowded(2, 3, 4);
+        let len = 12 * 12 * 10;
+        for contended in [false, true] {
+            terrain.contended_hosts = (0..6).map(|host| contended && host == 5).collect();
+            let shuffle = Shuffle::with_parameters(None, Some(terrain.clone())).unwrap();
+            for step in 0..24 {
+                let sent = |crosses: &dyn Fn(u32, u32) -> bool| {
+                    crossing(&shuffle, &hosts, step, len, crosses)
+                };
+                for host in 0..6 {
+                    let out = sent(&|from, to| from / 4 == host && to / 4 != host);
+                    let least = if contended && host == 5 { len } else { 0 };
+                    assert!(
+                        (least..=len).contains(&out),
+                        "step {step}, host {host}: {out} of {len}"
+                    );
+                }
+                let uplink = sent(&|from, to| from < 12 && to >= 12);
+                assert!(uplink <= len, "step {step}, uplink: {uplink} of {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn when_all_average_together_the_members_of_a_host_are_summed_first() {
+        let (terrain, hosts) = crowded(2, 2, 4);
+        let shuffle = Shuffle::with_parameters(Some("1"), Some(terrain)).unwrap();
+        // A ring of four hosts.
+        let out = crossing(&shuffle, &hosts, 0, 160, |from, to| from / 4 == 0 && to / 4 != 0);
+        assert_eq!(out, 160 * 2 * 3 / 4);
     }
 
     #[test]
