@@ -48,8 +48,9 @@ impl Default for Trigger {
     }
 }
 
-/// A candidate this much slower than what was before it is left again.
-const WORSE: f64 = 0.01;
+/// A candidate that brings less than this is left again: what promised more was wrong about it, and may be as wrong about what it
+/// gives when conditions change.
+const WORTH: f64 = 0.025;
 /// A candidate is as good as predicted if it brings this share of what it promised.
 const KEPT_PROMISE: f64 = 0.5;
 
@@ -165,7 +166,7 @@ fn differs(
 
 /// What to make of a candidate that promised a gain and was then measured: confirm, disappoint or roll back.
 pub(super) fn verdict(promised: f64, measured: f64) -> Action {
-    if measured < 1.0 - WORSE {
+    if measured < 1.0 + WORTH {
         Action::RollBack
     } else if measured - 1.0 < KEPT_PROMISE * (promised - 1.0) {
         Action::Disappoint
@@ -228,15 +229,17 @@ mod tests {
         let is_clear =
             |measured, noise, after| Trigger::default().is_clear(1.2, measured, noise, after);
         assert!(is_clear(0.9, 0.02, 4) && is_clear(1.2, 0.02, 4));
-        assert!(!is_clear(0.98, 0.02, 4) && !is_clear(0.98, 0.02, 15) && is_clear(0.98, 0.02, 16));
+        assert!(!is_clear(1.02, 0.02, 4) && !is_clear(1.02, 0.02, 15) && is_clear(1.02, 0.02, 16));
         // What is far off is known sooner, but not from a single observation.
         assert!(!is_clear(0.6, 0.02, 1) && is_clear(0.6, 0.02, 2) && !is_clear(0.9, 0.02, 3));
     }
 
     #[test]
-    fn what_is_slower_is_left_and_what_keeps_half_its_promise_is_right() {
+    fn what_brings_nothing_is_left_and_what_keeps_half_its_promise_is_right() {
         assert_eq!(verdict(1.2, 0.98), Action::RollBack);
-        assert_eq!(verdict(1.2, 0.995), Action::Disappoint);
+        assert_eq!(verdict(1.2, 1.02), Action::RollBack);
+        assert_eq!(verdict(1.05, 1.02), Action::RollBack);
+        assert_eq!(verdict(1.05, 1.03), Action::Confirm);
         assert_eq!(verdict(1.2, 1.05), Action::Disappoint);
         assert_eq!(verdict(1.2, 1.11), Action::Confirm);
         assert_eq!(verdict(1.2, 1.5), Action::Confirm);
