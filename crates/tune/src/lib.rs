@@ -8,6 +8,7 @@
 pub mod arena;
 mod candidate;
 mod contention;
+mod crossing;
 mod decision;
 mod detector;
 mod logged;

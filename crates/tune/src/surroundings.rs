@@ -1,6 +1,6 @@
 //! What a job's metrics do not show and its view does: who sits where, and what messages cost besides their bytes.
 
-use paceline_job::{Link, Rate, View};
+use paceline_job::{Link, Measured, View};
 use paceline_sync::strategy::CostModel;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use std::time::Duration;
 pub struct Surroundings {
     /// Of each worker, by rank.
     pub hosts: Vec<String>,
-    /// What a wire between hosts carried when workers met, as far as they measured it.
-    pub met: Option<Rate>,
+    /// What workers measured when they met; `auto` decides by it, whatever wires carry now.
+    pub met: Measured,
     /// What a message between hosts takes besides its bytes.
     pub latency: Duration,
     /// Between workers of one host.
@@ -25,7 +25,7 @@ impl Surroundings {
         let usual = CostModel::usual(&view.settings);
         Surroundings {
             hosts: view.workers.iter().map(|worker| worker.host.clone()).collect(),
-            met: view.measured.wire.map(|wire| wire.rate),
+            met: view.measured,
             latency: view.measured.wire.unwrap_or(usual.wire).latency,
             memory: view.measured.memory.unwrap_or(usual.memory),
             crosses_step: true,

@@ -6,10 +6,11 @@ use paceline_job::{
     trace::{Layer, Tensor},
 };
 use paceline_replay::{ClusterConfig, WorkerConfig};
-use paceline_sync::policy::Policy;
+use paceline_sync::{metrics::JobMetrics, policy::Policy};
 use paceline_tune::{
     Action, Candidate, Method, Space, Surroundings, Trigger, Tuner,
     arena::{Named, Noise, Outcome, Stage, Trial, Truth, Yardstick, play},
+    searcher::{Answer, Question},
 };
 use std::{ops::ControlFlow, time::Duration};
 
@@ -81,10 +82,12 @@ fn tuner(method: Method, surroundings: &Surroundings, space: &Space, seed: u64) 
 }
 
 #[test]
-fn replay_search_is_never_worse_than_leaving_things_as_they_are() {
+fn tuning_is_never_worse_than_leaving_things_as_they_are() {
     for script in [Named::Bursts, Named::SlowHost, Named::SlowRack, Named::Straggler] {
-        let (outcome, ..) = run(Method::Replay, script, 1);
-        assert!(outcome.over_default > -0.02, "{script}: {}", outcome.over_default);
+        for method in [Method::AutoByte, Method::Replay] {
+            let (outcome, ..) = run(method, script, 1);
+            assert!(outcome.over_default > -0.02, "{method}, {script}: {}", outcome.over_default);
+        }
     }
 }
 
@@ -106,6 +109,42 @@ fn bayesian_search_tries_a_few_candidates_and_rests() {
     assert!(outcome.phases[0].end_share > 0.9, "{outcome:?}");
 }
 
+/// `auto` sends small tensors another way than large ones, by what workers measured when they met and not by what wires carry now.
+#[test]
+fn what_settings_take_across_a_slow_rack_is_known_before_they_are_tried() {
+    let settings = Settings { strategy: StrategyChoice::auto(), ..stage().settings };
+    let stage = Stage { settings, ..stage() };
+    let mut truth = Truth::of(&stage);
+    let space = space(&mut truth);
+    let (_, phases) = Named::SlowRack.script(&mut truth, 250.0).unwrap();
+    let weather = &phases[1].weather;
+    let present = Candidate::of(&stage.settings);
+    let taken = truth.seconds(weather, &present).unwrap();
+    let shown = truth.shown(weather, &present).unwrap();
+    let mut workers = shown.workers.clone();
+    workers.iter_mut().for_each(|worker| worker.seconds = taken);
+    let seen = JobMetrics {
+        step: 1,
+        view: paceline_job::ViewVersion(1),
+        settings: stage.settings.clone(),
+        shape: shown.shape.clone(),
+        workers,
+    };
+    let (_, best) = truth.best(weather, &space).unwrap();
+    assert!(taken > 1.05 * best, "there is something to gain: {taken} {best}");
+    for method in [Method::AutoByte, Method::Replay] {
+        let mut searcher = method.searcher(&stage.surroundings(), 1);
+        let question = Question { space: &space, seen: &seen, known: &[] };
+        let Answer::Predict { candidate, gain } = searcher.ask(&question) else {
+            panic!("{method} has nothing to say");
+        };
+        let seconds = truth.seconds(weather, &candidate).unwrap();
+        assert!(seconds < 1.05 * best, "{method}: {candidate} takes {seconds}, not {best}");
+        let off = gain / (taken / seconds) - 1.0;
+        assert!(off.abs() < 0.1, "{method}: {candidate} gives {}, not {gain}", taken / seconds);
+    }
+}
+
 #[test]
 fn a_run_follows_from_its_seed() {
     let steps = |seed| run(Method::Replay, Named::SlowHost, seed).2.samples;
@@ -121,7 +160,7 @@ fn metrics_that_show_nothing_are_answered_with_nothing() {
     let mut tuner = tuner(Method::Replay, &stage.surroundings(), &space, 1);
     let present = Candidate::of(&stage.settings);
     let shown = truth.shown(&stage.calm(), &present).unwrap();
-    let mut metrics = paceline_sync::metrics::JobMetrics {
+    let mut metrics = JobMetrics {
         step: 1,
         view: paceline_job::ViewVersion(1),
         settings: stage.settings.clone(),

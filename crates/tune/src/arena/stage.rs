@@ -2,7 +2,7 @@
 
 use super::Weather;
 use crate::Surroundings;
-use paceline_job::{Link, Rate, Settings, graph::layered::Layered};
+use paceline_job::{Link, Measured, Rate, Settings, graph::layered::Layered};
 use paceline_replay::ClusterConfig;
 use std::time::Duration;
 
@@ -55,11 +55,17 @@ impl Stage {
         }
     }
 
+    /// What workers measured when they met, on a calm day.
+    pub(super) fn met(&self) -> Measured {
+        let wire = Link { rate: self.rate, latency: self.latency };
+        Measured { memory: Some(self.memory), wire: Some(wire) }
+    }
+
     /// What a tuner knows beside the metrics.
     pub fn surroundings(&self) -> Surroundings {
         Surroundings {
             hosts: self.layered.workers.iter().map(|worker| worker.host.clone()).collect(),
-            met: Some(self.rate),
+            met: self.met(),
             latency: self.latency,
             memory: self.memory,
             crosses_step: self.layered.crosses_step,

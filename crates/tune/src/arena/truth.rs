@@ -2,7 +2,7 @@
 
 use super::{ArenaError, Stage, Weather};
 use crate::{Candidate, Space};
-use paceline_job::{Host, Link, Measured, Topology, View, graph::layered::Layered};
+use paceline_job::{Host, Link, Topology, View, graph::layered::Layered};
 use paceline_replay::{
     ClusterConfig,
     graph::{Network, Shown, metrics, play},
@@ -124,8 +124,7 @@ impl<'s> Truth<'s> {
             memory: stage.memory,
         };
         let mut view = View::on_hosts(hosts.collect(), candidate.settings(&stage.settings));
-        // `auto` decides by what workers measured when they met, on a calm day.
-        view.measured = Measured { memory: Some(stage.memory), wire: Some(link(stage.rate)) };
+        view.measured = stage.met();
         let config = Box::new(ClusterConfig { traffic, ..stage.config.clone() });
         Network::Engines { view: Arc::new(view), topology, config }
     }

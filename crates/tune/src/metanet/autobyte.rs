@@ -2,7 +2,7 @@
 //! learns when settings change. Whether anybody follows a prediction is not decided here.
 
 use super::generate;
-use crate::{Candidate, Surroundings, searcher::Predictor};
+use crate::{Candidate, Surroundings, crossing::Crossing, searcher::Predictor};
 use paceline_job::ByteSize;
 use paceline_learn::metanet::{
     Choice, Conditions, MetaNetwork, STRATEGIES, Seen, TensorConditions, Transfer, WorkerConditions,
@@ -59,6 +59,11 @@ impl Predictor for AutoByte {
     }
 
     fn predict(&mut self, seen: &JobMetrics, candidates: &[Candidate]) -> Vec<f64> {
+        // The network has no inputs that speak of racks.
+        let crossing = Crossing::of(seen, &self.surroundings);
+        if let Some(speeds) = crossing.and_then(|crossing| crossing.speeds(candidates)) {
+            return speeds;
+        }
         let Some(now) = conditions(seen, &self.surroundings) else { return Vec::new() };
         let (bytes, workers) = (now.bytes(), now.workers.len());
         let choices = candidates.iter().map(|candidate| choice(candidate, bytes, workers));
@@ -86,6 +91,9 @@ impl Predictor for AutoByte {
     }
 
     fn learn(&mut self, seen: &JobMetrics) {
+        if Crossing::of(seen, &self.surroundings).is_some() {
+            return;
+        }
         let Some(now) = conditions(seen, &self.surroundings) else { return };
         let Some(present) = now.seen else { return };
         let other = |before: &Conditions| before.seen.filter(|seen| seen.choice != present.choice);

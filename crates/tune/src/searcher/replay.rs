@@ -236,8 +236,7 @@ impl Model {
         };
         let topology = wires(seen, surroundings)?;
         let mut view = View::on_hosts(surroundings.hosts.clone(), seen.settings.clone());
-        view.measured.wire = Some(topology.bottleneck());
-        view.measured.memory = Some(surroundings.memory);
+        view.measured = surroundings.met;
         Some(Model { layered, view, topology })
     }
 
@@ -246,14 +245,14 @@ impl Model {
         let steps = self.layered.clone().repeated(MEASURED).graph();
         let config = ClusterConfig { traffic: true, ..config.clone() };
         let Surroundings { met, hosts, .. } = surroundings;
-        let links = Links::at_their_fastest(&mut self.topology, *met, hosts);
+        let met = met.wire.map(|wire| wire.rate);
+        let links = Links::at_their_fastest(&mut self.topology, met, hosts);
         for _ in 0..CORRECTIONS {
             let network = self.network(seen.settings.clone(), config.clone());
             let Ok(played) = play(&steps, &network) else { break };
             let Ok(shown) = metrics(&steps, &played) else { break };
             links.correct(&mut self.topology, seen, &shown.workers);
         }
-        self.view.measured.wire = Some(self.topology.bottleneck());
     }
 
     fn network(&self, settings: Settings, config: ClusterConfig) -> Network {
