@@ -1,8 +1,8 @@
 //! The bounded grid of candidates, and the places in it. What a candidate is worth is not known here.
 
 use crate::Candidate;
-use paceline_job::{ByteSize, StrategyChoice};
-use paceline_sync::metrics::JobShape;
+use paceline_job::{ByteSize, Settings, StrategyChoice, Topology};
+use paceline_sync::{metrics::JobShape, strategy::Hierarchical};
 use std::collections::HashSet;
 
 /// Partitions: powers of two from 64 KiB to 64 MiB.
@@ -140,13 +140,10 @@ pub enum Results {
     Averages,
 }
 
-/// Strategies that workers on these hosts can use, that leave what `results` allows, and that are no other under another
-/// name; `auto` and what is in force come first.
-pub fn strategies(
-    hosts: &[String],
-    present: &StrategyChoice,
-    results: Results,
-) -> Vec<StrategyChoice> {
+/// Strategies that workers on these hosts can use under settings such as these, that leave what `results` allows, and that are no
+/// other under another name; `auto` and what is in force come first.
+pub fn strategies(hosts: &[String], settings: &Settings, results: Results) -> Vec<StrategyChoice> {
+    let present = &settings.strategy;
     let different: HashSet<&String> = hosts.iter().collect();
     // Hierarchies need hosts with several workers, and several hosts.
     let levels = different.len() > 1 && different.len() < hosts.len();
@@ -165,13 +162,29 @@ pub fn strategies(
             choices.push(StrategyChoice(name));
         }
     }
+    // Of racks it makes use only where settings say which there are, and only if there are some that hold several hosts.
+    let by_racks = StrategyChoice(format!("{}:{}", Hierarchical::NAME, Hierarchical::RACKS));
+    let racks = settings.topology.as_deref().map_or(0, racks_among(&different));
+    if racks > 1 && racks < different.len() && by_racks != *present {
+        choices.push(by_racks);
+    }
     choices
+}
+
+/// How many racks of a topology these hosts are in.
+fn racks_among(hosts: &HashSet<&String>) -> impl Fn(&Topology) -> usize {
+    |topology| {
+        let among = topology.hosts.iter().filter(|host| hosts.contains(&host.name));
+        among.map(|host| host.rack).collect::<HashSet<u32>>().len()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_job::{Host, Link, Rate};
     use paceline_sync::metrics::TensorShape;
+    use std::{sync::Arc, time::Duration};
 
     fn shape(bytes: &[u64]) -> JobShape {
         let tensor = |&bytes: &u64| TensorShape { name: "t".into(), bytes };
@@ -212,7 +225,7 @@ mod tests {
     fn hierarchies_are_for_hosts_of_several_workers() {
         let hosts = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let has = |names: &[&str]| {
-            let all = strategies(&hosts(names), &StrategyChoice::auto(), Results::Exact);
+            let all = strategies(&hosts(names), &Settings::default(), Results::Exact);
             all.iter().any(|choice| choice.0 == "hierarchical")
         };
         assert!(has(&["a", "a", "b", "b"]));
@@ -220,10 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn racks_that_settings_name_are_made_use_of_where_they_hold_several_hosts() {
+        let link = Link { rate: Rate::from_bits_per_second(1e10), latency: Duration::ZERO };
+        let has = |racks: &[u32]| {
+            let host =
+                |(place, rack): (usize, &u32)| Host { name: place.to_string(), rack: *rack, link };
+            let hosts: Vec<Host> = racks.iter().enumerate().map(host).collect();
+            let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+            let topology = Topology { hosts, uplinks: Vec::new(), memory: link };
+            let settings = Settings { topology: Some(Arc::new(topology)), ..Settings::default() };
+            let all = strategies(&names, &settings, Results::Exact);
+            all.iter().any(|choice| choice.0 == "hierarchical:racks")
+        };
+        assert!(has(&[0, 0, 1, 1]) && !has(&[0; 4]) && !has(&[0, 1, 2, 3]));
+        let names = ["0", "1"].map(str::to_string);
+        let unknown = strategies(&names, &Settings::default(), Results::Exact);
+        assert!(unknown.iter().all(|choice| choice.0 != "hierarchical:racks"));
+    }
+
+    #[test]
     fn averages_are_chosen_only_where_they_are_allowed() {
         let hosts = ["a".to_string(), "b".to_string()];
         let has = |results| {
-            let all = strategies(&hosts, &StrategyChoice::auto(), results);
+            let all = strategies(&hosts, &Settings::default(), results);
             ["gossip", "shuffle"].map(|name| all.iter().any(|choice| choice.0 == name))
         };
         assert_eq!(has(Results::Exact), [false; 2]);

@@ -7,7 +7,10 @@ use paceline_job::ByteSize;
 use paceline_learn::metanet::{
     Choice, Conditions, MetaNetwork, STRATEGIES, Seen, TensorConditions, Transfer, WorkerConditions,
 };
-use paceline_sync::metrics::{JobMetrics, LayerMetrics, WorkerMetrics};
+use paceline_sync::{
+    metrics::{JobMetrics, LayerMetrics, WorkerMetrics},
+    strategy::Hierarchical,
+};
 use std::collections::{HashSet, VecDeque};
 
 /// Different settings whose speeds are remembered to learn from, as long as conditions stay.
@@ -179,9 +182,13 @@ pub(super) fn rates_of_hosts(measured: &[f64], hosts: &[String]) -> Option<Vec<f
 /// strategy. Partitions smaller than any it learned from are taken for the smallest of those: better no opinion on them
 /// than one from nowhere.
 fn choice(candidate: &Candidate, bytes: f64, workers: usize) -> Option<Choice> {
-    // Parameters of a strategy, such as the number of servers, are not told apart.
-    let name = candidate.strategy.0.split(':').next().unwrap_or_default();
-    let strategy = STRATEGIES.iter().position(|other| *other == name)?;
+    // Parameters of a strategy, such as the number of servers, are not told apart; but racks in the place of hosts are another strategy.
+    let (name, parameters) = match candidate.strategy.0.split_once(':') {
+        Some((name, parameters)) => (name, parameters),
+        None => (candidate.strategy.0.as_str(), ""),
+    };
+    let known = parameters != Hierarchical::RACKS;
+    let strategy = STRATEGIES.iter().position(|other| known && *other == name)?;
     let credit = match candidate.credit {
         ByteSize::UNLIMITED => f64::INFINITY,
         ByteSize(bytes) => bytes as f64,

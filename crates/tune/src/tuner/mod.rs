@@ -244,7 +244,7 @@ impl Tuner {
         let now = Conditions { speed, ..Conditions::of(seen) };
         let known = self.all_known(&present, now);
         let space = self.space.get_or_insert_with(|| {
-            let all = || space::strategies(&self.hosts, &present.strategy, self.results);
+            let all = || space::strategies(&self.hosts, &seen.settings, self.results);
             Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
         });
         let answer = self.searcher.ask(&Question { space, seen, known: &known });
