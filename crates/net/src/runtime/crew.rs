@@ -25,6 +25,8 @@ pub(crate) struct Crew {
     lent: BTreeMap<Ticket, Lent>,
     /// Bounded by the results of two steps.
     retained: BTreeMap<Ticket, Retained>,
+    /// Memory of the copy given up last, for the next one: mostly of the same tensor's results.
+    spare: Option<Box<[u8]>>,
     exchanges: BTreeMap<OpId, (Vec<u8>, Vec<u8>)>,
     tickets: u64,
     orders: VecDeque<Order>,
@@ -75,6 +77,7 @@ impl Crew {
             keeper: Keeper::new(me, view),
             lent: BTreeMap::new(),
             retained: BTreeMap::new(),
+            spare: None,
             exchanges: BTreeMap::new(),
             tickets: 0,
             orders: VecDeque::new(),
@@ -167,7 +170,11 @@ impl Crew {
     /// The next thing to do. What needs nobody else is done here.
     pub(crate) fn next(&mut self) -> Option<Task> {
         loop {
-            match self.orders.pop_front()? {
+            let Some(order) = self.orders.pop_front() else {
+                self.spare = None;
+                return None;
+            };
+            match order {
                 Order::Post(post, source) => {
                     let memory = self.memory(source);
                     return Some(Task::Post(post, memory));
@@ -189,12 +196,21 @@ impl Crew {
                         let (output, bytes) = (lent.memory.output, lent.output_bytes);
                         // SAFETY: the caller lent so many bytes, all of them final and nobody's to write.
                         let result = unsafe { std::slice::from_raw_parts(output, bytes) };
-                        let element_bytes = lent.element_bytes;
-                        let kept = Retained { bytes: result.into(), element_bytes };
+                        let fits = |spare: &Box<[u8]>| spare.len() == bytes;
+                        let copy = match self.spare.take().filter(fits) {
+                            Some(mut spare) => {
+                                spare.copy_from_slice(result);
+                                spare
+                            }
+                            None => result.into(),
+                        };
+                        let kept = Retained { bytes: copy, element_bytes: lent.element_bytes };
                         self.retained.insert(ticket, kept);
                     }
                 }
-                Order::Release(ticket) => drop(self.retained.remove(&ticket)),
+                Order::Release(ticket) => {
+                    self.spare = self.retained.remove(&ticket).map(|kept| kept.bytes);
+                }
                 Order::Done(ticket) => {
                     if let Some(lent) = self.lent.remove(&ticket) {
                         return Some(Task::Over(lent.completion, Ok(())));
