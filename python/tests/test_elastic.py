@@ -205,6 +205,23 @@ def test_a_newcomer_listens_to_a_step_of_whatever_the_others_do(
     assert not listened or min(steps) >= (PARAMETERS if "bit by bit" in extra else 1), "\n".join(job.lines)
 
 
+def test_newcomers_close_together_are_let_in_where_processes_load_the_data(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    held = tmp_path / "enough"
+    # Processes that are forked while workers meet have copies of all that these have open.
+    job = Job(paceline_command, 2, name, "--max", "5", "--spare", "3", TEST_HELD=str(held), TEST_LOADERS="2")
+    job.wait_for(r"dealt 5 ")
+    job.wait_until(lambda: sum(member["standing"] == "spare" for member in job.status()) == 3)
+    for size in (3, 4, 5):
+        job.tell("resize", str(size))
+        time.sleep(0.3)
+    for member in (2, 3, 4):
+        job.wait_for(rf"dealt \d+ {member} .* size=5")
+    held.touch()
+    job.check(5)
+
+
 # In the step that a newcomer listens to, one of the others or itself; or in what follows that step, which members change after.
 @pytest.mark.parametrize(
     ("dies", "size"),

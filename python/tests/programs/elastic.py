@@ -71,7 +71,7 @@ if "dies entering" in EXTRA:
 if "bit by bit" in EXTRA:
     # A parameter in each step, as where links are slow.
     newcomers.Portion.end = lambda self, first, sizes, gradients: first + 1
-loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3)
+loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3, num_workers=int(os.environ.get("TEST_LOADERS", "0")))
 # What a program changes by itself after a step.
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))

@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, Read, Write},
+    net::Shutdown,
     os::{
         fd::{AsRawFd, RawFd},
         unix::net::UnixStream,
@@ -60,6 +61,13 @@ impl Waker {
     }
 }
 
+impl Drop for Waker {
+    fn drop(&mut self) {
+        // A process that was forked meanwhile, as PyTorch's loaders are, has a copy of this end and keeps it open.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
 impl Wakened {
     /// Take note of all calls so far. False once the [`Waker`] is gone.
     pub(crate) fn drain(&self) -> bool {
@@ -77,5 +85,21 @@ impl Wakened {
 impl AsRawFd for Wakened {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waker_that_is_dropped_wakes_though_another_process_has_a_copy_of_it() {
+        let (waker, wakened) = Waker::pair().unwrap();
+        let _inherited = waker.0.try_clone().unwrap();
+        drop(waker);
+        let mut entries = [entry(&wakened, false)];
+        wait(&mut entries, Some(Duration::from_secs(10))).unwrap();
+        assert_ne!(entries[0].revents, 0);
+        assert!(!wakened.drain());
     }
 }
