@@ -16,8 +16,7 @@ use paceline_sync::{
     collective::Collective,
     event::Post,
     metrics::{
-        self, Cadence, Computed, Flows, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, Totals,
-        Traffic,
+        self, Cadence, Computed, Flows, Handed, JobMetrics, JobShape, Meter, REPORT_BYTES, Traffic,
     },
     scheduler::Priority,
 };
@@ -56,8 +55,6 @@ struct Exchange {
     underway: Option<Gathering>,
     /// What came from others since this worker last reported.
     flows: Flows,
-    /// What it had carried in all, then.
-    carried: Totals,
 }
 
 /// Everybody's reports on their way to this worker.
@@ -153,9 +150,6 @@ impl Metering {
             let meter = lock(&self.meter);
             (meter.report().unwrap_or_default(), meter.shape().cloned())
         };
-        let carried = self.carried.totals();
-        let fresh = carried.since(&std::mem::replace(&mut exchange.carried, carried));
-        report.metrics.receiving = fresh.received.nanoseconds as f64 * 1e-9;
         report.metrics.flows = exchange.flows.since(worker.inward(view));
         let report = report.encode();
         let settings = before.as_ref().unwrap_or(view).settings.clone();

@@ -28,7 +28,7 @@ pub(crate) fn shown<'py>(
 }
 
 fn worker(worker: &WorkerMetrics) -> WorkerShown {
-    let WorkerMetrics { seconds, upload, download, rest, layers, receiving: _, flows } = worker;
+    let WorkerMetrics { seconds, upload, download, rest, layers, flows } = worker;
     let forward = layers.iter().map(|layer| layer.forward).collect();
     let backward = layers.iter().map(|layer| layer.backward).collect();
     let flows = flows.iter().map(|flow| (flow.from.0, flow.rate())).collect();

@@ -4,7 +4,7 @@
 
 use paceline_job::{Contended, Topology, View};
 use paceline_sync::{
-    groups::{Adjustment, Flow, Thresholds, Watch},
+    groups::{Adjustment, Flow, Watch},
     metrics::{FlowMetrics, JobMetrics},
     policy::{Policy, Proposal},
 };
@@ -39,7 +39,7 @@ impl ContentionWatch {
         let mut inherited = view.settings.contended.clone();
         inherited.hosts.retain(|host| !given.hosts.contains(host));
         inherited.racks.retain(|rack| !given.racks.contains(rack));
-        let watch = Watch::new(topology, Thresholds::default(), &inherited);
+        let watch = Watch::new(topology, &inherited);
         let (healed, reason) = Default::default();
         Some(ContentionWatch { hosts, watch, healed, reason, quiet: 0 })
     }
@@ -61,9 +61,8 @@ impl Policy for ContentionWatch {
         if !metrics.settings.strategy.0.starts_with(DIVIDES) {
             return None;
         }
-        // As long as whoever received longest: behind the slowest link something is always on its way.
-        let seconds = metrics.workers.iter().map(|worker| worker.receiving).fold(0.0, f64::max);
         let (flows, before) = (self.flows(metrics), self.watch.contended());
+        let seconds = metrics.speed().recip();
         if let Some(Adjustment { reason, .. }) =
             self.watch.look(&flows, seconds, &metrics.settings.contended)
         {
@@ -111,14 +110,18 @@ mod tests {
         View::on_hosts(hosts, settings)
     }
 
-    /// Everybody receives from its neighbour, and those of other racks at this share.
+    /// Everybody receives from its neighbour, and those of other racks at this share. Marks help a little, whoever is there.
     fn seen(settings: &Settings, between: f64) -> JobMetrics {
+        let mark = if settings.contended.racks.is_empty() { 1.0 } else { 0.9 };
         let worker = |rank: u32| {
             let from = Rank((rank + 5) % 6);
             let rate = if from.0 / 3 == rank / 3 { WIRE } else { between * WIRE };
             let flow = FlowMetrics { from, all: WIRE, bytes: WIRE, seconds: WIRE / rate };
-            let receiving = flow.seconds;
-            WorkerMetrics { receiving, flows: vec![flow], ..WorkerMetrics::default() }
+            WorkerMetrics {
+                seconds: mark * (1.0 + between.recip()),
+                flows: vec![flow],
+                ..WorkerMetrics::default()
+            }
         };
         JobMetrics {
             step: 0,
@@ -129,21 +132,31 @@ mod tests {
         }
     }
 
+    /// Others are there in these looks: when which marks were proposed. Each is in force in the next look.
+    fn proposed(
+        watch: &mut ContentionWatch,
+        settings: &mut Settings,
+        others: std::ops::Range<u32>,
+    ) -> Vec<(u32, Contended)> {
+        let mut proposals = Vec::new();
+        for look in 0..60 {
+            let between = if others.contains(&look) { 0.2 } else { 0.97 };
+            if let Some(proposal) = watch.observe(&seen(settings, between)) {
+                proposals.push((look, proposal.settings.contended.clone()));
+                *settings = proposal.settings;
+            }
+        }
+        proposals
+    }
+
     #[test]
     fn a_slow_uplink_is_marked_once_and_restored_when_it_heals() {
         let view = view();
         let mut watch = ContentionWatch::of(&view, &view.settings.contended).unwrap();
-        let mut settings = view.settings.clone();
-        let mut proposals = Vec::new();
-        for look in 0..60 {
-            let between = if (10..30).contains(&look) { 0.2 } else { 0.97 };
-            if let Some(proposal) = watch.observe(&seen(&settings, between)) {
-                proposals.push((look, proposal.settings.contended.racks.len()));
-                settings = proposal.settings;
-            }
-        }
+        let seen = proposed(&mut watch, &mut view.settings.clone(), 10..30);
         // Both racks' uplinks are on the only way between them.
-        assert_eq!(proposals, [(14, 2), (36, 0)]);
+        let marks: Vec<_> = seen.iter().map(|(look, marks)| (*look, marks.racks.len())).collect();
+        assert_eq!(marks, [(16, 2), (32, 0)]);
     }
 
     #[test]
@@ -152,15 +165,8 @@ mod tests {
         let given = Contended { hosts: ["host4".to_string()].into(), ..Contended::default() };
         view.settings.contended = Contended { racks: [0, 1].into(), ..given.clone() };
         let mut watch = ContentionWatch::of(&view, &given).unwrap();
-        let mut settings = view.settings.clone();
-        for look in 0..60 {
-            let between = if look < 30 { 0.2 } else { 0.97 };
-            if let Some(proposal) = watch.observe(&seen(&settings, between)) {
-                assert!(look > 30);
-                settings = proposal.settings;
-            }
-        }
-        assert_eq!(settings.contended, given);
+        let seen = proposed(&mut watch, &mut view.settings.clone(), 0..30);
+        assert_eq!(seen, [(32, given)]);
     }
 
     #[test]
@@ -169,24 +175,19 @@ mod tests {
         let mut watch = ContentionWatch::of(&view, &view.settings.contended).unwrap();
         let mut settings = view.settings.clone();
         settings.contended.hosts.insert("host4".to_string());
-        for look in 0..60 {
-            let between = if (10..30).contains(&look) { 0.2 } else { 0.97 };
-            if let Some(proposal) = watch.observe(&seen(&settings, between)) {
-                settings = proposal.settings;
-            }
-        }
-        let Contended { hosts, racks } = settings.contended;
-        assert_eq!((hosts.len(), racks.len()), (1, 0));
+        let given = settings.contended.clone();
+        assert_eq!(proposed(&mut watch, &mut settings, 10..30).len(), 2);
+        assert_eq!(settings.contended, given);
     }
 
     #[test]
     fn what_was_refused_is_proposed_again_later() {
         let view = view();
         let mut watch = ContentionWatch::of(&view, &view.settings.contended).unwrap();
-        let between = |look| if look < 5 { 1.0 } else { 0.2 };
+        let between = |look| if look < 10 { 1.0 } else { 0.2 };
         let looks =
-            (0..30).filter(|look| watch.observe(&seen(&view.settings, between(*look))).is_some());
-        assert_eq!(looks.count(), 3);
+            (0..40).filter(|look| watch.observe(&seen(&view.settings, between(*look))).is_some());
+        assert_eq!(looks.collect::<Vec<_>>(), [16, 26, 36]);
     }
 
     #[test]
@@ -194,8 +195,7 @@ mod tests {
         let view = view();
         let mut watch = ContentionWatch::of(&view, &view.settings.contended).unwrap();
         let settings = Settings { strategy: StrategyChoice::auto(), ..view.settings.clone() };
-        let between = |look| if look < 5 { 1.0 } else { 0.2 };
-        assert!((0..20).all(|look| watch.observe(&seen(&settings, between(look))).is_none()));
+        assert_eq!(proposed(&mut watch, &mut settings.clone(), 10..30), []);
     }
 
     #[test]

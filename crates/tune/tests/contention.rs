@@ -45,20 +45,23 @@ fn look(settings: &Settings, network: &Topology, seed: u64) -> JobMetrics {
         reduce: ReduceOp::Mix,
         ..Post::new(OpId(0), "weights", Collective::AllReduce { len: BYTES / 4 }, Dtype::F32)
     };
+    let mut nanoseconds = 0;
     for step in 0..STEPS {
         post.op = OpId(step);
+        let begin = cluster.now().max(Time(1));
         for rank in 0..12 {
-            cluster.post(cluster.now().max(Time(1)), Rank(rank), post.clone()).unwrap();
+            cluster.post(begin, Rank(rank), post.clone()).unwrap();
         }
-        assert!(cluster.run().stuck.is_empty());
+        let outcome = cluster.run();
+        assert!(outcome.stuck.is_empty());
+        nanoseconds += outcome.finishes.iter().map(|finish| finish.at.0).max().unwrap() - begin.0;
     }
-    let traffic = cluster.traffic();
+    let seconds = 1e-9 * nanoseconds as f64 / f64::from(STEPS);
     let worker = |rank: u32| {
         let came = cluster.inward(Rank(rank));
         let flow = |(from, came): (Rank, Came)| came.since(&Came::default(), from);
-        let receiving = 1e-9 * traffic[rank as usize].totals().received.nanoseconds as f64;
         let flows = came.filter_map(flow).collect();
-        WorkerMetrics { receiving, flows, ..WorkerMetrics::default() }
+        WorkerMetrics { seconds, flows, ..WorkerMetrics::default() }
     };
     JobMetrics {
         step: 0,
@@ -134,6 +137,23 @@ fn a_contended_host_is_marked_and_freed_when_others_are_gone() {
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert_eq!((hosts(&seen[0].1), seen[0].1.racks.len()), (vec!["host11".to_string()], 0));
     assert!(seen[1].1.is_empty() && seen[1].0 >= 30, "{seen:?}");
+}
+
+#[test]
+fn a_mark_is_taken_off_on_trial_only_as_long_as_others_are_there_and_nothing_else_is_marked() {
+    let seen = watched(150.0, 200, |at, network| {
+        if (10..150).contains(&at) {
+            network.uplinks[3] = link(50.0);
+        }
+    });
+    let marks: Vec<_> = seen.iter().map(|(at, marks)| (*at, racks(marks))).collect();
+    let [on, off, on_again, off_for_good] = &marks[..] else { panic!("{marks:?}") };
+    assert_eq!((&on.1[..], &on_again.1[..]), (&[3][..], &[3][..]));
+    assert!(off.1.is_empty() && off_for_good.1.is_empty());
+    assert!(
+        off.0 - on.0 > 60 && on_again.0 - off.0 < 12 && (150..165).contains(&off_for_good.0),
+        "{marks:?}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod rotation;
 mod seating;
 mod tournament;
 
-pub use contention::{Adjustment, Flow, Thresholds, Watch};
+pub use contention::{Adjustment, Flow, Watch};
 pub use plan::{Division, Plan, Seat};
 pub use proof::{Disconnected, GroupProof, prove};
 pub use seating::{RackSeats, Seating, Terrain};

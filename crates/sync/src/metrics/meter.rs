@@ -116,7 +116,6 @@ impl Meter {
             download: self.download.value(),
             rest: self.rest.value(),
             layers: layers.collect(),
-            receiving: 0.0,
             flows: Vec::new(),
         };
         let shape = self.shape.as_ref().map_or(0, |shape| shape.fingerprint());

@@ -59,8 +59,6 @@ pub struct WorkerMetrics {
     pub rest: f64,
     /// Computation of each tensor's layer, in the order of [`JobShape::tensors`].
     pub layers: Vec<LayerMetrics>,
-    /// Seconds since the last report in which something came, from whomever.
-    pub receiving: f64,
     /// What came from single workers, those that sent most first; at most [`TOLD_FLOWS`].
     pub flows: Vec<FlowMetrics>,
 }

@@ -12,8 +12,8 @@ const TOLD_LAYERS: usize = 512;
 /// Step, fingerprint, view and number of layers.
 const HEAD_BYTES: usize = 24;
 
-/// Seconds, upload, download, the rest and receiving.
-const NUMBERS: usize = 5;
+/// Seconds, upload, download and the rest.
+const NUMBERS: usize = 4;
 
 /// What came of so many peers is told: as many as most strategies have neighbours.
 pub const TOLD_FLOWS: usize = 8;
@@ -55,8 +55,7 @@ impl Report {
     /// As it travels. Numbers keep seven digits.
     pub fn encode(&self) -> Box<[u8]> {
         let mut bytes = Vec::with_capacity(REPORT_BYTES);
-        let WorkerMetrics { seconds, upload, download, rest, layers, receiving, flows } =
-            &self.metrics;
+        let WorkerMetrics { seconds, upload, download, rest, layers, flows } = &self.metrics;
         bytes.extend(self.step.to_le_bytes());
         bytes.extend(self.shape.to_le_bytes());
         bytes.extend(self.view.0.to_le_bytes());
@@ -69,7 +68,7 @@ impl Report {
             }
         }
         let mut put = |number: f64| bytes.extend((number as f32).to_le_bytes());
-        [seconds, upload, download, rest, receiving].into_iter().for_each(|number| put(*number));
+        [seconds, upload, download, rest].into_iter().for_each(|number| put(*number));
         for together in layers.chunks(told_together(layers.len())) {
             put(together.iter().map(|layer| layer.forward).sum());
             put(together.iter().map(|layer| layer.backward).sum());
@@ -104,7 +103,6 @@ impl Report {
         });
         let mut next = || numbers.next().flatten();
         let (seconds, upload, download, rest) = (next()?, next()?, next()?, next()?);
-        let receiving = next()?;
         // Who claims more layers than anybody can post would have us make room for them.
         let mut layers = Vec::with_capacity(count.min(TOLD_LAYERS));
         if count > MOST_LAYERS {
@@ -118,7 +116,7 @@ impl Report {
             let layer = LayerMetrics { forward: forward * share, backward: backward * share };
             layers.extend(std::iter::repeat_n(layer, here));
         }
-        let metrics = WorkerMetrics { seconds, upload, download, rest, layers, receiving, flows };
+        let metrics = WorkerMetrics { seconds, upload, download, rest, layers, flows };
         Some(Report { step, view: ViewVersion(view), shape, metrics })
     }
 }
@@ -167,15 +165,8 @@ mod tests {
             .map(|n| LayerMetrics { forward: n as f64 / 1024.0, backward: n as f64 / 512.0 })
             .collect();
         let flows = vec![FlowMetrics { from: Rank(3), all: 8e6, bytes: 4e6, seconds: 0.125 }];
-        let metrics = WorkerMetrics {
-            seconds: 0.25,
-            upload: 1e9,
-            download: 5e8,
-            rest: 0.125,
-            layers,
-            receiving: 0.5,
-            flows,
-        };
+        let metrics =
+            WorkerMetrics { seconds: 0.25, upload: 1e9, download: 5e8, rest: 0.125, layers, flows };
         Report { step: 40, view: ViewVersion(3), shape: 7, metrics }
     }
 

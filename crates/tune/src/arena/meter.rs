@@ -149,7 +149,6 @@ impl Gauges {
             download: self.download.value(),
             rest: self.rest.value(),
             layers: self.layers.iter().map(layer).collect(),
-            receiving: 0.0,
             flows: self.flows.clone(),
         }
     }
