@@ -136,7 +136,7 @@ fn a_contended_host_is_marked_and_freed_when_others_are_gone() {
     let hosts = |marks: &Contended| marks.hosts.iter().cloned().collect::<Vec<_>>();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert_eq!((hosts(&seen[0].1), seen[0].1.racks.len()), (vec!["host11".to_string()], 0));
-    assert!(seen[1].1.is_empty() && seen[1].0 >= 30, "{seen:?}");
+    assert!(seen[1].1.is_empty() && (30..45).contains(&seen[1].0), "{seen:?}");
 }
 
 #[test]
