@@ -196,13 +196,12 @@ impl Crew {
                         let (output, bytes) = (lent.memory.output, lent.output_bytes);
                         // SAFETY: the caller lent so many bytes, all of them final and nobody's to write.
                         let result = unsafe { std::slice::from_raw_parts(output, bytes) };
-                        let fits = |spare: &Box<[u8]>| spare.len() == bytes;
-                        let copy = match self.spare.take().filter(fits) {
-                            Some(mut spare) => {
+                        let copy = match self.spare.take() {
+                            Some(mut spare) if spare.len() == bytes => {
                                 spare.copy_from_slice(result);
                                 spare
                             }
-                            None => result.into(),
+                            _ => result.into(),
                         };
                         let kept = Retained { bytes: copy, element_bytes: lent.element_bytes };
                         self.retained.insert(ticket, kept);
