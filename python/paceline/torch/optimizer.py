@@ -22,8 +22,10 @@ from paceline._native import Handle, PacelineError, Squares
 from paceline.adaptation import Adaptation
 from paceline.torch import hooks, horovod, modes, staging, tracing
 from paceline.torch.bundles import bundled
+from paceline.torch.following import Followed
 from paceline.torch.gradients import Gradient, Order, Step, to_none, to_zero
-from paceline.torch.state import from_first, leaves
+from paceline.torch.state import from_first
+from paceline.torch.switching import Switching
 
 #: Optimizers whose update of one parameter reads others, so that parameters cannot be updated one by one.
 _REFUSED = ("LBFGS",)
@@ -32,7 +34,7 @@ _REFUSED = ("LBFGS",)
 _READERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
 
-class DistributedOptimizer(Optimizer):
+class DistributedOptimizer(Followed, Switching, Optimizer):
     """``optimizer``, with the gradients of ``model`` averaged over all workers.
 
     Use it as you would use ``optimizer``: learning-rate schedulers, ``state_dict`` and ``GradScaler`` take
@@ -79,8 +81,6 @@ class DistributedOptimizer(Optimizer):
         self._use: Handle | None = None
         #: Whether workers know what any of them used in this step.
         self._agreed = False
-        #: Whether whoever looks at the model's state sees all updates made.
-        self._drains_for_state = True
         #: Whether somebody waited for all gradients of the last step before it was made.
         self._synchronized = False
         self._said: set[str] = set()
@@ -104,9 +104,6 @@ class DistributedOptimizer(Optimizer):
             if broadcast:
                 shared = _parameters_and_buffers(model)
                 from_first(lambda root: horovod.broadcast_parameters(shared, root))
-        self._mode: modes.Mode | None = None
-        #: Whether it is another than the program began with.
-        self._switched = False
         named = [(gradient.name, parameter) for parameter, gradient in self._gradients.items()]
         self._replica = modes.Replica(self._worker, optimizer, named, model)
         # Where steps begin is known better here than from the optimizer inside.
@@ -117,34 +114,6 @@ class DistributedOptimizer(Optimizer):
         self._membership.drains.add(self)
         tuning.begin(self._worker, crosses_step=not self._whole_steps)
         policies.begin(self._membership)
-
-    @property
-    def mode(self) -> str:
-        """How workers stay together."""
-        return modes.SYNCHRONOUS if self._mode is None else self._mode.name
-
-    def switch(self, mode: modes.Mode | str) -> None:
-        """Stay together otherwise from the next step on, with equal parameters. All workers call it after the same step.
-
-        >>> world.init()
-        >>> model = nn.Linear(2, 1)
-        >>> optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, mode="local")
-        >>> optimizer.switch("synchronous")
-        >>> optimizer.mode
-        'synchronous'
-        """
-        self._go_on_in(modes.named(mode))
-        self._switched = True
-
-    def _go_on_in(self, following: modes.Mode | None) -> None:
-        self._check_mode(following)
-        self._membership.let_in()
-        self.drain()
-        if self._mode is not None:
-            self._mode.end(self._replica)
-            self._replica.trained = self._membership.step
-            self._replica.equalize()
-        self._begin_mode(following)
 
     # What users of optimizers look at.
 
@@ -228,170 +197,6 @@ class DistributedOptimizer(Optimizer):
         """Into the optimizer inside, :meth:`while_restored`."""
         self.load_state_dict(state["inner"])
 
-    @contextlib.contextmanager
-    def while_restored(self, state: dict[str, Any]) -> Iterator[None]:
-        """Inside, all workers load the same; then they stay together as they did, or as the program says if it was never
-        otherwise."""
-        programs = self._mode
-        self._go_on_in(None)
-        yield
-        saved, self._switched = state["mode"], state["switched"]
-        try:
-            chosen = None if saved is None else modes.made(saved["name"], saved["numbers"])
-            self._go_on_in(chosen if self._switched else programs)
-        except PacelineError as error:
-            if self._worker.rank == 0:
-                print(f"paceline: workers stay together otherwise than in the checkpoint: {error}", file=sys.stderr, flush=True)
-            self._go_on_in(programs)
-        if self._mode is not None and saved is not None and (self.mode, self._mode.numbers()) == (saved["name"], tuple(saved["numbers"])):
-            self._mode.load_elastic_state(saved["kept"])
-
-    @property
-    def copied(self) -> bool:
-        """Whether each worker trains a copy of its own."""
-        return self._mode is not None
-
-    def means(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Whatever workers have copies of their own of, with its mean over all. All workers call it in the same step."""
-        self.drain()
-        if self._mode is None:
-            return []
-        self._mode.gather(self._replica)
-        return self._replica.means(self._mode.memories())
-
-    def copies(self) -> list[tuple[str, torch.Tensor]] | None:
-        """What workers have copies of their own of, which newcomers get the mean of; ``None`` if they train alike."""
-        if self._mode is None:
-            return None
-        self._mode.arrive(self._replica)
-        self._replica.trained = self._membership.step
-        return self._replica.kept(self._mode.memories())
-
-    def average_copies(self, copies: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Make them equal, between two steps. Whoever has none gives zeros."""
-        self._replica.trained = self._membership.step
-        self._replica.hear(copies)
-
-    def adopt_mode(self, mode: modes.Mode | None) -> None:
-        """Stay together as the others do already."""
-        self._check_mode(mode)
-        self._mode = mode
-        self._squares = self._measured = None
-        if self._worker.elastic:
-            self._worker.train_apart(mode is not None and mode.apart)
-            self._membership.reach = 1 if mode is None else mode.reach
-
-    def settle(self) -> None:
-        """All updates are made, and others have what follows from them. All workers call it in the same step."""
-        self.drain()
-        if self._mode is not None:
-            self._replica.trained = self._membership.step
-            self._mode.settle(self._replica)
-
-    # What a worker that comes to the job needs to make the others' updates of the step that it listens to.
-
-    @property
-    def can_be_followed(self) -> bool:
-        """Whether the updates of a step follow from averages and hyper-parameters, as far as the last step shows."""
-        known = self._order.agreed or not self._scheduled
-        return self._mode is None and known and not (self._whole_steps or self._hooked or self._synchronized)
-
-    def followed_state(self) -> dict[str, Any]:
-        """What updates read and write, and nothing else does. Some may be due."""
-        described = [gradient.description() for gradient in self._gradients.values()]
-        parameters = [parameter.detach() for parameter in self._gradients]
-        return {"described": described, "parameters": parameters, "inner": self._inner.state_dict()}
-
-    def followed_parts(self, state: dict[str, Any]) -> list[tuple[list[Gradient], list[torch.Tensor]]]:
-        """What of a :meth:`followed_state` belongs to which gradients, and can be had without the rest."""
-        groups = zip(self._inner.param_groups, state["inner"]["param_groups"])
-        numbers = {parameter: number for own, group in groups for parameter, number in zip(own["params"], group["params"])}
-        kept = dict(state["inner"]["state"])
-        parts = []
-        for gradient, parameter in zip(self._gradients.values(), state["parameters"]):
-            memories = kept.pop(numbers.get(gradient.parameter), None)
-            parts.append(([gradient], [parameter, *leaves(memories, torch.Tensor)]))
-        if kept:
-            # What is kept for all of them together goes with all of them.
-            return [(list(self._gradients.values()), list(leaves(state, torch.Tensor)))]
-        return parts
-
-    def load_followed_state(self, state: dict[str, Any]) -> None:
-        """Into the optimizer inside; parameters are where they belong."""
-        self._inner.load_state_dict(state["inner"])
-
-    def heard_state(self) -> dict[str, Any]:
-        """What whoever followed a step has not got by that."""
-        return {"order": self._order.known(), "unseen": self._unseen, "switched": self._switched}
-
-    def load_heard_state(self, state: dict[str, Any]) -> None:
-        """Go on as the others do."""
-        self._order.adopt(state["order"])
-        self._unseen, self._switched = state["unseen"], state["switched"]
-
-    @contextlib.contextmanager
-    def undrained(self) -> Iterator[None]:
-        """Inside, looking at the model's state makes no updates that are due."""
-        self._drains_for_state = False
-        try:
-            yield
-        finally:
-            self._drains_for_state = True
-
-    def prepare_to_hear(self) -> None:
-        """Have memory for gradients before others wait for it."""
-        for parameter in self._gradients:
-            parameter.grad = torch.zeros_like(parameter)
-
-    def hear_gradients(self) -> None:
-        """Take part in averaging the others' gradients, without one of this worker's own."""
-        self._agree_on_use()
-        for gradient in self._gradients.values():
-            if not gradient.posted:
-                gradient.parameter.grad = None
-
-    def hear_step(self, said: dict[str, Any], known: Sequence[Gradient]) -> None:
-        """Make the others' updates of gradients that were heard, where what they change is known."""
-        if said["updates"]:
-            self.use_hyper_parameters(said["groups"])
-            for place in said["kept"]:
-                parameter = self._by_place[place].parameter
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            due = [gradient for gradient in known if gradient.parameter.grad is not None]
-            self._pending = Step(self._inner, due, said["learning_rate"])
-            # As others do after the step: gradients are gone when they are used.
-            self.zero_grad()
-        else:
-            self.forget_heard()
-
-    def forget_heard(self) -> None:
-        """Gradients that were heard are of no use any more."""
-        self._wait_for_all()
-        self.zero_grad()
-
-    def _say(self, *, step: bool, gradients: bool, updates: bool) -> None:
-        """Tell those who listen what is done now: gradients are averaged, and a step made, with updates that follow from them."""
-        joining, adaptation = self._membership.joining, self._membership.adaptation
-        if joining is not None:
-            kept = [place for place, gradient in self._by_place.items() if gradient.parameter.grad is not None]
-            joining.say(
-                {
-                    "step": step, "gradients": gradients, "updates": updates, "groups": self.hyper_parameters(), "kept": kept,
-                    "learning_rate": 1.0 if adaptation is None else adaptation.talk.learning_rate,
-                    "exchanges": None if adaptation is None else adaptation.talk.numbers,
-                }
-            )  # fmt: skip
-
-    def hyper_parameters(self) -> list[dict[str, Any]]:
-        """Of each group of parameters."""
-        return [{key: value for key, value in group.items() if key != "params"} for group in self._inner.param_groups]
-
-    def use_hyper_parameters(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Those of another worker."""
-        for group, theirs in zip(self._inner.param_groups, groups):
-            group.update(theirs)
-
     @property
     def _hooked(self) -> bool:
         return bool(self._inner._optimizer_step_pre_hooks or self._inner._optimizer_step_post_hooks)
@@ -455,36 +260,6 @@ class DistributedOptimizer(Optimizer):
         self._measured, self._squares = self._squares, None if adaptation is None else adaptation.before_step()
         tracing.step_over(crosses_step=not (hooked or synchronized or self._whole_steps))
 
-    def _step_by_itself(self, mode: modes.Mode) -> None:
-        """A step of this worker's own copy."""
-        due = [gradient for gradient in self._gradients.values() if gradient.parameter.grad is not None]
-        # In an elastic job there may be more workers than samples.
-        if not due and not self._worker.elastic:
-            raise PacelineError("step() without a backward pass since the last one: was it called twice?")
-        # Which modules use what is known by now, but for those that are never called.
-        if self._unseen is None:
-            self._unseen = self._order.unseen(self._by_place)
-        adaptation = self._exchange() if mode.meets() else None
-        attached = self._membership.adaptation
-        self._replica.learning_rate = 1.0 if attached is None else attached.talk.learning_rate
-        self._pending = Step(self._inner, due, self._replica.learning_rate)
-        self._replica.trained = self._membership.step + 1
-        mode.step(self._replica, lambda: self._update(due))
-        # Servers update instead, in one of the modes.
-        self._pending = self._measured = None
-        for gradient in due:
-            gradient.reset()
-        if adaptation is not None:
-            adaptation.after_step()
-        if mode.in_step:
-            self._membership.advance()
-        if adaptation is not None:
-            self._let_in_before_switching(adaptation)
-            adaptation.before_step()
-        elif attached is not None:
-            attached.pass_step()
-        tracing.step_over(crosses_step=False)
-
     def _exchange(self) -> Adaptation | None:
         """Let policies hear and say what there is."""
         attached = self._membership.adaptation
@@ -497,35 +272,10 @@ class DistributedOptimizer(Optimizer):
         """Do what policies want of an optimizer."""
         adaptation.scales, adaptation.switcher, adaptation.talk.mode = True, self._switch_for, self.mode
 
-    def _switch_for(self, mode: str) -> str | None:
-        """For a policy; why not, if it cannot be."""
-        try:
-            self._check_mode(modes.named(mode))
-        except PacelineError as error:
-            return str(error)
-        self.switch(mode)
-        return None
-
     def _let_in_before_switching(self, adaptation: Adaptation) -> None:
         # Whoever listens takes part in the switch.
         if adaptation.talk.switches:
             self._membership.let_in()
-
-    def _usual_mode(self) -> str:
-        """What was asked for where the job was started."""
-        return modes.GroupAveraging.name if self._worker.mixes or tuning.averages() else modes.SYNCHRONOUS
-
-    def _check_mode(self, mode: modes.Mode | None) -> None:
-        if mode is not None and self._worker.elastic and not mode.in_elastic_jobs:
-            raise PacelineError(
-                f"mode {mode.name}: it cannot go on without workers that are lost; in an elastic job train synchronously, or choose "
-                "averaging, pairs, groups or local"
-            )
-
-    def _begin_mode(self, mode: modes.Mode | None) -> None:
-        self.adopt_mode(mode)
-        if mode is not None:
-            mode.begin(self._replica)
 
     @torch._disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
