@@ -160,7 +160,7 @@ def test_a_worker_that_is_frozen_is_given_up_and_another_takes_its_place(
     os.kill(frozen, signal.SIGSTOP)
     job.wait_until(lambda: any(it["process"] == frozen and it["standing"] == "slow" for it in job.status()))
     job.wait_for(r"worker 1 is gone: nothing was heard of it for 2\d s")
-    job.wait_for(rf"ready joined=True listened=\w+ size=2 process={spare}")
+    job.wait_for(rf"ready joined=True listened=\w+ size=2 steps=\d+ process={spare}")
     job.wait_until(lambda: not pathlib.Path(f"/proc/{frozen}").exists())
     held.touch()
     assert job.finish() == 0, "\n".join(job.lines)

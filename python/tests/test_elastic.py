@@ -456,7 +456,7 @@ def test_a_spare_is_let_in_by_resize_and_another_takes_its_place_until_the_job_e
     assert [member["rank"] for member in job.status()] == [0, 1, None]
     assert "2 workers, 1 spare" in job.tell("status")
     job.tell("resize", "3")
-    job.wait_for(rf"ready joined=True listened=\w+ size=3 process={spare}")
+    job.wait_for(rf"ready joined=True listened=\w+ size=3 steps=\d+ process={spare}")
     another = job.spare()
     assert another != spare and len(job.status()) == 4
     # Those who are too many leave, and spares stay what they are.
@@ -476,7 +476,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_is_killed(paceline_command: st
     spare, pipes = job.spare(), job.pipes()
     killed = job.status()[1]["process"]
     os.kill(killed, signal.SIGKILL)
-    job.wait_for(rf"ready joined=True listened=\w+ size=2 process={spare}")
+    job.wait_for(rf"ready joined=True listened=\w+ size=2 steps=\d+ process={spare}")
     job.wait_for(r"goes on with 1 worker; another process is started \(1 of 1 restarts\)")
     another = job.spare()
     os.kill(another, signal.SIGKILL)
