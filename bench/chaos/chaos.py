@@ -281,9 +281,10 @@ class TorchrunOnHosts(OnHosts):
         return [self.python(), "-c", main, "{coordinator}"]
 
     def others(self) -> list[str]:
-        # Below two workers nobody begins; whoever comes within a second of the others begins with them.
+        # Nobody begins without all: its agents live on when workers die, and those that restart apart from each other never meet again
+        # where fewer may begin.
         return [
-            self.python(), "-m", "torch.distributed.run", "--nnodes", f"2:{self.options.workers}", "--nproc-per-node", "1",
+            self.python(), "-m", "torch.distributed.run", "--nnodes", str(self.options.workers), "--nproc-per-node", "1",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", "{coordinator}", "--rdzv-id", "chaos", "--rdzv-conf",
             "is_host=false,last_call_timeout=1", "--local-addr", "{address}", "--max-restarts", "1000", "--monitor-interval", "0.1",
             os.fspath(HERE / "under_torchrun.py"), *self.task(),
