@@ -34,18 +34,19 @@ def main() -> None:
             step, size = membership.step - first, pl.size()
             if end.reached(step):
                 break
+            points, classes, dealt = batch
             # At the end of an epoch there may be none for this worker.
-            points, classes, numbers = batch or (torch.zeros(0, task.FEATURES), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
-            log.dealt(numbers.tolist(), loader.epoch)
+            numbers = dealt.tolist() if loader.weight else []
+            log.dealt(numbers, loader.epoch)
             time.sleep(options.pause)
-            loss = torch.nn.functional.cross_entropy(model(points), classes) if batch else model(points).sum()
+            loss = torch.nn.functional.cross_entropy(model(points), classes)
             # Only now is the step before in the parameters: until then its samples are dealt again if this worker dies.
             if made is not None:
                 log.step(*made)
             (loss * loader.weight).backward()
             optimizer.step()
             optimizer.zero_grad()
-            made = step, size, loss.item(), numbers.tolist(), loader.epoch
+            made = step, size, loss.item(), numbers, loader.epoch
     optimizer.drain()
     if made is not None:
         log.step(*made)

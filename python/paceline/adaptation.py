@@ -34,7 +34,11 @@ LEAVE = "leave"
 class Batched(Protocol):
     """Whoever deals samples."""
 
+    #: Of each worker, or of all alike, in a batch.
     batch_size: Any
+
+    def take_count(self) -> int:
+        """Batches that came into use since this was asked last."""
 
 
 class Adaptation:
@@ -60,6 +64,8 @@ class Adaptation:
         self.begun = False
         #: How long the last step took.
         self.own_seconds = 0.0
+        #: Batches that make one step, as far as the last one shows: several, where gradients are accumulated.
+        self._passes = 1
         self._context = Context(self)
         self._exchange = Exchange(worker)
         #: What the job began with, and which of it policies asked to be otherwise.
@@ -81,8 +87,10 @@ class Adaptation:
     @property
     def batch_size(self) -> int | None:
         """Samples of a worker's step."""
-        dealt = self.data.batch_size if self.data is not None else None
-        return dealt if isinstance(dealt, int) else self.talk.batch
+        if self.data is None:
+            return self.talk.batch
+        dealt = self.data.batch_size
+        return self._passes * (dealt if isinstance(dealt, int) else dealt[self.worker.rank])
 
     @property
     def observed(self) -> Observed | None:
@@ -102,8 +110,7 @@ class Adaptation:
         """Whoever deals samples follows the batch size, if nobody does yet."""
         if self.data is None:
             self.data = data
-            if self.talk.followed_batch is not None:
-                data.batch_size = self.talk.followed_batch
+            self._deal(self.talk.followed_batch)
 
     def report(self, values: dict[str, Any]) -> None:
         """Numbers of this worker's step."""
@@ -124,8 +131,8 @@ class Adaptation:
     def propose(self, **settings: Any) -> None:
         """A policy wants other settings. Worker 0 asks for them, and all agree."""
         self._asked |= {key for key, value in settings.items() if value is not None}
-        if self.worker.rank == 0:
-            self._proposals.append(self.worker.propose(**settings))
+        self.talk.ask(**settings)
+        self._propose_what_is_due()
 
     # What a checkpoint keeps.
 
@@ -137,7 +144,7 @@ class Adaptation:
             self._exchange.resume(said)
         now = self.worker.settings
         return {
-            "talk": self.talk.remember(said), "begun": self.begun, "policies": policies,
+            "talk": self.talk.remember(said), "begun": self.begun, "policies": policies, "passes": self._passes,
             "settings": {key: now[key] for key in sorted(self._asked) if now[key] != self._began[key]},
         }  # fmt: skip
 
@@ -162,10 +169,9 @@ class Adaptation:
         self._began, self._asked = state["began"], set(state["asked"])
 
     def _resume(self, state: dict[str, Any]) -> None:
-        self.begun, self._moment = state["begun"], time.perf_counter()
+        self.begun, self._moment, self._passes = state["begun"], time.perf_counter(), state["passes"]
         said = self.talk.resume(state["talk"], self.worker)
-        if self.data is not None and self.talk.followed_batch is not None:
-            self.data.batch_size = self.talk.followed_batch
+        self._deal(self.talk.followed_batch)
         if said is not None:
             self._exchange.finish()
             self._exchange.resume(said)
@@ -199,6 +205,8 @@ class Adaptation:
         sums = self._exchange.finish()
         if sums is not None:
             self.talk.hear(sums)
+        if self.data is not None:
+            self._passes = self.data.take_count() or self._passes
         self.talk.batch = self.batch_size
         self._say_reported()
         if squares is not None:
@@ -271,8 +279,7 @@ class Adaptation:
         self._show({"batch size": batch_size, "learning rate times": learning_rate, "workers": size, "mode": mode}, reason)
         if batch_size is not None and batch_size != self.batch_size:
             self.talk.follow_batch(batch_size)
-            if self.data is not None:
-                self.data.batch_size = batch_size
+            self._deal(batch_size)
         if learning_rate is not None and self.scales:
             self.talk.learning_rate = learning_rate
         elif learning_rate is not None:
@@ -289,6 +296,11 @@ class Adaptation:
                 self._refuse("size", "nobody can change the number of workers of this job")
             else:
                 self.resizer(Resize(size, self.talk.step, reason))
+
+    def _deal(self, batch_size: int | None) -> None:
+        """So many samples make a step of a worker."""
+        if self.data is not None and batch_size is not None:
+            self.data.batch_size = max(1, round(batch_size / self._passes))
 
     def _show(self, agreed: dict[str, float | str | None], reason: str) -> None:
         """Tell people who watch the job what policies made of it."""
@@ -308,8 +320,18 @@ class Adaptation:
         if self.worker.rank == 0:
             self.worker.resize(resize.size)
 
+    def _propose_what_is_due(self) -> None:
+        """What policies asked for, where that is this worker's to propose. Nobody hears a newcomer yet."""
+        if not self.worker.outside and (due := self.talk.due(self.worker)) is not None:
+            self._proposals.append(self.worker.propose(**dict(zip(SETTINGS, due))))
+
     def _look_after_proposals(self) -> None:
         open_proposals = []
+        try:
+            # Of a worker 0 that is gone, perhaps.
+            self._propose_what_is_due()
+        except PacelineError as error:
+            self._refuse("settings", str(error))
         for proposal in self._proposals:
             try:
                 if proposal.wait(0.0) is None:

@@ -30,7 +30,7 @@ class Policy:
     metrics: tuple[str, ...] = ()
 
     def before_train(self, ctx: Context) -> None:
-        """Before the first step."""
+        """Before the first step. A newcomer of an elastic job is alone yet, and what it proposes nobody hears."""
 
     def after_train(self, ctx: Context) -> None:
         """When the worker leaves, or the policy is detached. Nothing can be proposed any more."""
@@ -125,12 +125,12 @@ class Context:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples of a worker's step; ``None`` if nobody said so."""
+        """Samples of this worker's step, in however many batches; ``None`` if nobody said so."""
         return self._adaptation.batch_size
 
     @property
     def global_batch_size(self) -> int | None:
-        """Samples of a step of all workers."""
+        """Samples of a step of all workers, if all have as many."""
         return None if self.batch_size is None else self.batch_size * self.size
 
     @property

@@ -1,6 +1,6 @@
 //! A program that policies adapt: workers estimate the mean of noisy samples by gradient descent, with batches and learning rates
-//! as the policies named on the command line have them. Start it with
-//! `paceline run -n 4 -- target/release/examples/adapted noise_scale:most=64,rule=sqrt`.
+//! as policies have them. Start it with
+//! `paceline run -n 4 --policy noise_scale:most=64,rule=sqrt -- target/release/examples/adapted`.
 
 use paceline_job::{Random, ReduceOp};
 use paceline_net::{JoinConfig, Operation, Worker, WorkerConfig, join};
@@ -16,11 +16,11 @@ const STEPS: u64 = 400;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|error| error.to_string());
-    let policies: Result<Vec<_>, _> =
-        std::env::args().skip(1).map(|text| policies::parse(&text, read)).collect();
+    let named = std::env::var(policies::VARIABLE).unwrap_or_default();
+    let policies = policies::parse_all(&named, read)?;
     let worker = Worker::start(join(JoinConfig::from_env()?)?, WorkerConfig::default())?;
     let mut random = Random::new(u64::from(worker.rank().0));
-    let mut adapted = worker.attach(policies?, Some(4));
+    let mut adapted = worker.attach(policies, Some(4));
     let mut estimate = [0.0; DIMENSIONS];
     let mut before = None;
     for step in 0..STEPS {

@@ -60,8 +60,9 @@ impl Worker {
             refusals: Vec::new(),
             began: Instant::now(),
         };
+        // A newcomer is alone yet: what it wants nobody hears, but it may be told to go.
+        attached.call(Edge::Training);
         if !self.is_outside() {
-            attached.call(Edge::Training);
             attached.call(Edge::Step);
         }
         attached
@@ -171,7 +172,7 @@ impl Attached<'_> {
         if rank == 0 && !reason.is_empty() {
             worker.decisions()(reason.clone());
         }
-        if let Some(settings) = settings.filter(|_| rank == 0) {
+        if let Some(settings) = settings.filter(|_| !worker.is_outside()) {
             let wish = Wish { settings, reason };
             match worker.propose(wish.settings.clone()) {
                 Ok(proposal) => self.proposals.push((proposal, wish)),

@@ -1,9 +1,10 @@
 //! What workers tell each other of each step, as Python's policies take part in it. What is said, what all know of it and when it is
 //! followed, `paceline-sync` knows.
 
-use crate::{error::PacelineError, metrics, squares::Squares, worker::Worker};
+use crate::{error::PacelineError, metrics, proposal::Size, squares::Squares, worker::Worker};
+use paceline_job::StrategyChoice;
 use paceline_sync::{
-    adaptation::{Company, Observed, Remembered, Talk as Inner},
+    adaptation::{Company, Observed, Remembered, SettingsWish, Talk as Inner},
     policy::{Moment, Wishes},
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -149,6 +150,30 @@ impl Talk {
         let wishes =
             Wishes { batch: batch_size, learning_rate, size, mode, reason, ..Wishes::default() };
         self.inner().want(wishes);
+    }
+
+    /// A policy wants other settings.
+    #[pyo3(signature = (*, strategy=None, partition=None, credit=None))]
+    fn ask(
+        &self,
+        strategy: Option<String>,
+        partition: Option<Size>,
+        credit: Option<Size>,
+    ) -> PyResult<()> {
+        let wish = SettingsWish {
+            strategy: strategy.map(StrategyChoice),
+            partition: partition.map(Size::read).transpose()?,
+            credit: credit.map(Size::read).transpose()?,
+        };
+        self.inner().ask(wish);
+        Ok(())
+    }
+
+    /// What this worker is to propose now of what was asked for.
+    fn due(&self, worker: &Worker) -> PyResult<Option<(String, u64, u64)>> {
+        let view = worker.view()?;
+        let due = self.inner().due(worker.rank() as usize, &view.settings);
+        Ok(due.map(|it| (it.strategy.0, it.partition.0, it.credit.0)))
     }
 
     /// The step is over, so many seconds after the last of which this was said; how long this worker's last step took.

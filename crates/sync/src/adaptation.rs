@@ -6,7 +6,7 @@ mod memory;
 mod talk;
 
 pub use memory::MemoryError;
-pub use talk::{EXCHANGE, Observed, Remembered, Talk, URGENCY, VOTE, Wanted};
+pub use talk::{EXCHANGE, Observed, Remembered, SettingsWish, Talk, URGENCY, VOTE, Wanted};
 
 use crate::{
     metrics::JobMetrics,
@@ -46,7 +46,7 @@ pub struct Company<'a> {
 /// What policies want at once, and not after all have heard of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
-    /// Worker 0 is to propose these.
+    /// This worker is to propose these.
     pub settings: Option<Settings>,
     /// Why this worker is to leave.
     pub leaves: Option<String>,
@@ -147,18 +147,15 @@ impl Adaptation {
             }
             let Wishes { strategy, partition, credit, reason, .. } = &mut wishes;
             if strategy.is_some() || partition.is_some() || credit.is_some() {
-                let settings = asked.settings.get_or_insert_with(|| company.settings.clone());
-                if let Some(strategy) = strategy.take() {
-                    settings.strategy = StrategyChoice(strategy);
-                }
-                settings.partition = partition.unwrap_or(settings.partition);
-                settings.credit = credit.unwrap_or(settings.credit);
+                let strategy = strategy.take().map(StrategyChoice);
+                self.talk.ask(SettingsWish { strategy, partition: *partition, credit: *credit });
             }
             if !reason.is_empty() {
                 asked.reasons.push(std::mem::take(reason));
             }
             self.talk.want(wishes);
         }
+        asked.settings = self.talk.due(company.rank, company.settings);
         asked
     }
 

@@ -68,6 +68,9 @@ class Checkpoint:
         #: Whether the job goes on from a checkpoint.
         self.restored = False
         membership = world.membership()
+        if directory is not None:
+            # Better now than after a thousand steps.
+            _check_readable({name: part.state_dict() for name, part in self._parts.items()})
         # A worker that comes to a running job gets its state from the others.
         if directory is not None and not membership.worker.outside:
             self._restore()
@@ -104,7 +107,7 @@ class Checkpoint:
         means = {place(value): mean for value, mean in found if value.numel()}
         if world.rank() != 0 or (means and self._writing is not None and self._writing.is_alive()):
             return
-        self.wait()
+        self._finish_writing()
         self._due = False
         copied = _copied(self._state(), means)
         arguments = (self._directory, self.steps, copied, self._keep)
@@ -121,7 +124,13 @@ class Checkpoint:
         self.steps, self._postponed = state["steps"], state["postponed"]
 
     def wait(self) -> None:
-        """Until what was begun is written, or failed."""
+        """Until what was begun is written, or failed, and what is due."""
+        self._finish_writing()
+        if self._due:
+            self.save()
+            self._finish_writing()
+
+    def _finish_writing(self) -> None:
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -137,9 +146,13 @@ class Checkpoint:
 
     def _restore(self) -> None:
         assert self._directory is not None
-        found = _newest(self._directory) if world.rank() == 0 else None
-        if world.size() > 1:
-            found = states.broadcast_object(found)
+        folder = self._directory
+
+        def read_by(root: int) -> Any:
+            found = _newest(folder) if world.rank() == root else None
+            return found if world.size() == 1 else states.broadcast_object(found, root)
+
+        found = states.from_first(read_by)
         if found is None:
             return
         missing = sorted(set(self._parts) - set(found["parts"]))
@@ -221,12 +234,39 @@ def _copied(value: Any, means: Mapping[tuple[int, int, torch.device], torch.Tens
 def _write_beside(directory: pathlib.Path, steps: int, state: Any, keep: int) -> None:
     """On a thread of its own. Whatever goes wrong, training goes on and the last good file stays."""
     try:
+        _check_readable({**state["parts"], "policies": state["policies"]})
         write(directory, steps, state)
         # Of a later step there is only what could not be read when the job began.
         for _, old in [file for file in _files(directory) if file[0] <= steps][keep:]:
             old.unlink()
     except Exception as error:  # noqa: BLE001
         _say(f"the checkpoint of step {steps} was not written to {directory}: {error}; training goes on")
+
+
+def _check_readable(parts: Mapping[str, Any]) -> None:
+    """What can be written need not be read again: only tensors and plain values are."""
+    for name, state in parts.items():
+        frame = io.BytesIO()
+        torch.save(_without_tensors(state), frame)
+        frame.seek(0)
+        try:
+            torch.load(frame, weights_only=True)
+        except pickle.UnpicklingError as error:
+            reason = str(error).partition("Unsupported")[2] or str(error)
+            raise PacelineError(
+                f"the state of `{name}` holds what is neither a tensor nor a plain value, and could not be read again: give numbers, texts, "
+                f"lists and dictionaries ({reason.strip()[:200]})"
+            ) from error
+
+
+def _without_tensors(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_tensors(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_tensors(item) for item in value)
+    return value
 
 
 def write(directory: pathlib.Path, steps: int, state: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Sampler as TorchSampler
 
 from paceline import world
@@ -53,6 +53,8 @@ class ElasticSampler(TorchSampler[list[int]]):
         self._changes = 0
         #: Where a loader fetched to the end of the epoch without anybody saying what was used.
         self._fetched_from: dict[str, Any] | None = None
+        #: Batches in use since somebody asked.
+        self._count = 0
 
     @property
     def epoch(self) -> int:
@@ -63,7 +65,8 @@ class ElasticSampler(TorchSampler[list[int]]):
     def weight(self) -> float:
         """By what to multiply the loss of the batch in use, so that the average over workers is that over samples.
 
-        It is 1 but for the last steps of an epoch, where workers may have different numbers of samples.
+        It is 1 but for the last steps of an epoch, where workers may have different numbers of samples. Where workers outnumber the
+        samples that are left, whoever gets none has sample 0 instead, and a weight of 0.
         """
         return 1.0 if self._last is None else self._last[0].weight(world.rank())
 
@@ -85,7 +88,8 @@ class ElasticSampler(TorchSampler[list[int]]):
         ahead, before = self._used.copy(), self._used.position()
         batches, rank = self._batches(), world.rank()
         while (deal := ahead.deal(batches)) is not None:
-            yield deal.of(rank)
+            # Where nothing is left for this worker it takes part with a sample that counts nothing.
+            yield deal.of(rank) or [0]
         self._fetched_from = before
 
     def advance(self) -> None:
@@ -96,9 +100,15 @@ class ElasticSampler(TorchSampler[list[int]]):
         if deal is None:
             raise PacelineError("the epoch is over: call next_epoch()")
         self._last = (deal, self._used.copy())
+        self._count += 1
         if again is not None:
             membership.samplers.add(self)
             self._deals = [*self._deals[1 - KEPT - membership.reach :], (membership.step, deal, world.members(), again)]
+
+    def take_count(self) -> int:
+        """Batches that came into use since this was asked last."""
+        count, self._count = self._count, 0
+        return count
 
     def follow_loss(self, gone: Sequence[int], counts: Callable[[int, int], bool]) -> None:
         """Workers of an elastic job are lost: what they had and nobody trained on is dealt again, on all workers alike."""
@@ -173,8 +183,7 @@ class ElasticDataLoader(DataLoader[Any]):
     """PyTorch's ``DataLoader`` over an :class:`ElasticSampler`, which counts what was used.
 
     ``options`` are those of ``DataLoader``. A batch counts as used when the loop gets it. If the workers or the batch
-    size change, what was fetched ahead is dealt anew. Where workers outnumber the samples that are left, a batch may be
-    ``None``: take part in the step without a backward pass then.
+    size change, what was fetched ahead is dealt anew.
 
     >>> world.init()
     >>> loader = ElasticDataLoader(range(10), batch_size=4, seed=1)
@@ -197,8 +206,7 @@ class ElasticDataLoader(DataLoader[Any]):
         if isinstance(dataset, IterableDataset):
             raise PacelineError("samples are dealt by number, so a data set that can only be iterated is of no use")
         self.elastic = ElasticSampler(dataset, batch_size, seed=seed, shuffle=shuffle)
-        collate = _Collate(collate_fn if collate_fn is not None else default_collate)
-        super().__init__(dataset, batch_sampler=self.elastic, collate_fn=collate, **options)
+        super().__init__(dataset, batch_sampler=self.elastic, collate_fn=collate_fn, **options)
 
     @property
     def epoch(self) -> int:
@@ -218,12 +226,15 @@ class ElasticDataLoader(DataLoader[Any]):
             if self.epoch == before:
                 # The loop was left early; whoever asks for the next epoch means it.
                 self.elastic.next_epoch()
+                self._end_epoch()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         adaptation = world.membership().adaptation
         if adaptation is not None:
             adaptation.follow_with(self.elastic)
-            adaptation.begin_epoch(self.epoch)
+            # Of a loader for something else, epochs are no epochs of the training's.
+            if adaptation.data is self.elastic:
+                adaptation.begin_epoch(self.epoch)
         while True:
             self.elastic.forget_fetched()
             terms = self.elastic.terms()
@@ -241,7 +252,11 @@ class ElasticDataLoader(DataLoader[Any]):
                 if self.elastic.terms() == terms:
                     self.elastic.next_epoch()
                     break
-        if adaptation is not None:
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        adaptation = world.membership().adaptation
+        if adaptation is not None and adaptation.data is self.elastic:
             adaptation.end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
@@ -259,13 +274,3 @@ class ElasticDataLoader(DataLoader[Any]):
     def load_elastic_state(self, state: dict[str, Any]) -> None:
         """See :meth:`ElasticSampler.load_elastic_state`."""
         self.elastic.load_elastic_state(state)
-
-
-class _Collate:
-    """Collates, but for nothing."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: list[Any]) -> Any:
-        return self._collate(samples) if samples else None

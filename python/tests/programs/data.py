@@ -39,7 +39,7 @@ def main() -> None:
 def steps_of(loader: pl.ElasticDataLoader, steps: int):
     for epoch in loader.epochs(2):
         for batch in loader:
-            yield epoch, [] if batch is None else batch.tolist()
+            yield epoch, batch.tolist() if loader.weight else []
             steps -= 1
             if steps == 0:
                 return

@@ -92,7 +92,7 @@ dies = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 for epoch in loader.epochs(EPOCHS):
     for numbers, inputs in loader:
         step, member = world.membership().step, pl.members()[pl.rank()]
-        dealt = f"dealt {step} {member} {','.join(map(str, numbers.tolist()))}"
+        dealt = f"dealt {step} {member} {','.join(map(str, numbers.tolist() if loader.weight else []))}"
         print(f"{dealt} size={pl.size()} epoch={epoch} mode={optimizer.mode}", flush=True)
         listened = world.membership().joining is not None
         if listened and EXTRA == f"{member} is killed":

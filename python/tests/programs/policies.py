@@ -93,7 +93,7 @@ def main() -> None:
         for batch in loader:
             if sys.argv[1] == "slowed" and pl.rank() == 1 and 30 <= len(sizes) < 55:
                 time.sleep(0.2)
-            used += batch.tolist()
+            used += batch.tolist() if loader.weight else []
             sizes.append(len(batch))
             loss = (model(batch[:, None] / SAMPLES) - 1).square().mean() * loader.weight
             own = {"accuracy": float(pl.rank())} if sys.argv[1] == "own" else {}

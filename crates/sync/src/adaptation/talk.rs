@@ -7,6 +7,7 @@ use crate::{
     metrics::{GradientNoise, GradientNorms, JobMetrics, Pace},
     policy::{MODES, Moment, Wishes},
 };
+use paceline_job::{ByteSize, Settings, StrategyChoice};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,7 +28,7 @@ const NEWEST: f64 = 0.2;
 const MOST_METRICS: usize = 4;
 
 /// What a worker says before the numbers that the program reports, each with its count.
-const FIELDS: usize = 14;
+const FIELDS: usize = 17;
 
 /// The name of a number that is always known: the program's loss.
 const LOSS: &str = "loss";
@@ -69,6 +70,42 @@ pub struct Wanted {
     pub reason: String,
 }
 
+impl Wanted {
+    /// What is wanted besides; of two wishes the later counts.
+    fn add(&mut self, later: Wanted) {
+        self.batch = later.batch.or(self.batch);
+        self.learning_rate = later.learning_rate.or(self.learning_rate);
+        self.size = later.size.or(self.size);
+        self.mode = later.mode.or(self.mode.take());
+        if !later.reason.is_empty() {
+            self.reason = later.reason;
+        }
+    }
+}
+
+/// Settings that somebody wants; what is left open stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsWish {
+    /// How all-reduces are programmed.
+    pub strategy: Option<StrategyChoice>,
+    /// How large the parts are that tensors are sent in.
+    pub partition: Option<ByteSize>,
+    /// How much may be on its way at once.
+    pub credit: Option<ByteSize>,
+}
+
+impl SettingsWish {
+    fn on(&self, settings: &Settings) -> Settings {
+        Settings {
+            strategy: self.strategy.clone().unwrap_or_else(|| settings.strategy.clone()),
+            partition: self.partition.unwrap_or(settings.partition),
+            credit: self.credit.unwrap_or(settings.credit),
+            ..settings.clone()
+        }
+    }
+}
+
 /// One worker's part in it.
 pub struct Talk {
     names: Vec<String>,
@@ -101,6 +138,10 @@ pub struct Talk {
     speakers: usize,
     /// Not said yet.
     wanted: Wanted,
+    /// What was not said in the last step, since it was worker 0's to say; it is said later if that one was lost meanwhile.
+    held: Wanted,
+    /// Settings that policies want and that were not seen in force yet, and whether this worker proposed them.
+    asked: Option<(SettingsWish, bool)>,
     /// Why worker 0 wants what it said.
     why: String,
     /// Heard, and not followed yet.
@@ -139,6 +180,8 @@ impl Talk {
             slowed: None,
             speakers: 0,
             wanted: Wanted::default(),
+            held: Wanted::default(),
+            asked: None,
             why: String::new(),
             agreed: Wanted::default(),
         }
@@ -220,14 +263,33 @@ impl Talk {
 
     /// What is wanted; of two wishes the later counts. Those of worker 0 are said.
     pub fn want(&mut self, wishes: Wishes) {
-        let wanted = &mut self.wanted;
-        wanted.batch = wishes.batch.or(wanted.batch);
-        wanted.learning_rate = wishes.learning_rate.or(wanted.learning_rate);
-        wanted.size = wishes.size.or(wanted.size);
-        wanted.mode = wishes.mode.or(wanted.mode.take());
-        if !wishes.reason.is_empty() {
-            wanted.reason = wishes.reason;
+        let Wishes { batch, learning_rate, size, mode, reason, .. } = wishes;
+        self.wanted.add(Wanted { batch, learning_rate, size, mode, reason });
+    }
+
+    /// Other settings are wanted; of two wishes the later counts.
+    pub fn ask(&mut self, wish: SettingsWish) {
+        let before = self.asked.take().map(|(before, _)| before).unwrap_or_default();
+        let wish = SettingsWish {
+            strategy: wish.strategy.or(before.strategy),
+            partition: wish.partition.or(before.partition),
+            credit: wish.credit.or(before.credit),
+        };
+        self.asked = Some((wish, false));
+    }
+
+    /// What this worker is to propose now: worker 0 once what was asked for, and whoever takes its place what nobody has seen in
+    /// force.
+    pub fn due(&mut self, rank: usize, in_force: &Settings) -> Option<Settings> {
+        let (wish, proposed) = self.asked.as_mut()?;
+        let settings = wish.on(in_force);
+        if settings == *in_force {
+            self.asked = None;
+            return None;
         }
+        let is_due = rank == 0 && !*proposed;
+        *proposed |= is_due;
+        is_due.then_some(settings)
     }
 
     /// The step is over, so many seconds after the last one that this was said of; there are `size` workers.
@@ -255,8 +317,10 @@ impl Talk {
         let latest = self.heard.back().map_or(0.0, |metrics| metrics.step as f64);
         let norms = self.norms.take();
         let (own, averaged) = norms.unwrap_or_default();
-        let wanted = std::mem::take(&mut self.wanted);
-        let wanted = if rank == 0 { wanted } else { Wanted::default() };
+        let mut wanted = std::mem::take(&mut self.wanted);
+        if rank > 0 {
+            self.held = std::mem::take(&mut wanted);
+        }
         let reported = std::mem::take(&mut self.reported);
         self.told = self.timed;
         let fields: [f64; FIELDS] = [
@@ -266,10 +330,13 @@ impl Talk {
             averaged,
             f64::from(u8::from(norms.is_some())),
             1.0 / self.batch.unwrap_or(1).max(1) as f64,
+            self.batch.unwrap_or(0) as f64,
+            f64::from(u8::from(self.batch.is_some())),
             f64::from(u8::from(self.slowed == Some(true))),
             f64::from(u8::from(self.slowed.is_some())),
             latest,
             latest * latest,
+            f64::from(u8::from(rank == 0)),
             wanted.batch.unwrap_or(0) as f64,
             wanted.learning_rate.unwrap_or(0.0),
             wanted.size.unwrap_or(0) as f64,
@@ -284,8 +351,9 @@ impl Talk {
     /// What all workers said of a step, summed: the same everywhere. Anything else than what is said so is passed over.
     pub fn hear(&mut self, sums: &[f64]) {
         let Some((fields, reported)) = sums.split_first_chunk::<FIELDS>() else { return };
-        let [speakers, seconds, own, averaged, measured, inverse, slowed, judged, ..] = *fields;
-        let [.., latest, squares, batch, learning_rate, size, mode] = *fields;
+        let [speakers, seconds, own, averaged, measured, inverse, samples, counted, ..] = *fields;
+        let [.., slowed, judged, latest, squares, first, batch, learning_rate, size, mode] =
+            *fields;
         if speakers < 1.0 || sums.len() != self.numbers() {
             return;
         }
@@ -305,8 +373,8 @@ impl Talk {
             });
         }
         if seconds > 0.0 {
-            let samples = self.batch.map_or(1.0, |batch| speakers * batch as f64);
-            let speed = samples / mean(seconds);
+            let counted = if counted == speakers { samples } else { 1.0 };
+            let speed = counted / mean(seconds);
             let before = self.throughput.unwrap_or(speed);
             self.throughput = Some(before + NEWEST * (speed - before));
         }
@@ -314,6 +382,12 @@ impl Talk {
         if latest > 0.0 && mean(squares) == mean(latest) * mean(latest) {
             let known = self.heard.iter().find(|it| it.step as f64 == mean(latest));
             self.metrics = known.cloned().or(self.metrics.take());
+        }
+        let mut held = std::mem::take(&mut self.held);
+        if first == 0.0 {
+            // Worker 0 is lost, and what it wanted with it.
+            held.add(std::mem::take(&mut self.wanted));
+            self.wanted = held;
         }
         let some = |value: f64| (value > 0.0).then_some(value);
         self.agreed = Wanted {
@@ -392,6 +466,8 @@ impl Talk {
             speakers: self.speakers,
             usual: self.pace.usual(),
             wanted: self.wanted.clone(),
+            held: self.held.clone(),
+            asked: self.asked.as_ref().map(|(wish, _)| wish.clone()),
             why: self.why.clone(),
             agreed: self.agreed.clone(),
             said: said.map(<[f64]>::to_vec),
@@ -408,7 +484,9 @@ impl Talk {
         (self.throughput, self.observed) = (from.throughput, from.observed);
         self.speakers = size;
         self.pace.expect(from.usual.filter(|_| size == from.speakers));
-        (self.wanted, self.why, self.agreed) = (from.wanted, from.why, from.agreed);
+        (self.wanted, self.held) = (from.wanted, from.held);
+        (self.why, self.agreed) = (from.why, from.agreed);
+        self.asked = from.asked.map(|wish| (wish, false));
         // Whoever reads other numbers cannot hear what was said.
         from.said.filter(|_| from.names == self.names)
     }
@@ -436,6 +514,8 @@ pub struct Remembered {
     #[serde(with = "exact")]
     pub(super) usual: Option<f64>,
     wanted: Wanted,
+    held: Wanted,
+    asked: Option<SettingsWish>,
     why: String,
     agreed: Wanted,
     #[serde(with = "exact")]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::{metrics::Pace, policy::Moment};
+use paceline_job::ByteSize;
 
 /// Wants something in one step, and notes what it is shown.
 struct Wanting {
@@ -175,4 +176,55 @@ fn a_batch_that_nobody_agreed_on_stays_the_programs_own_and_other_workers_have_a
         later.resume(remembered.clone(), size);
         assert_eq!((later.batch(), later.pace.usual()), (Some(8), usual));
     }
+}
+
+#[test]
+fn what_worker_0_wanted_when_it_was_lost_the_next_one_says_and_proposes() {
+    let wishes = Wishes {
+        batch: Some(8),
+        partition: Some(ByteSize(1 << 20)),
+        credit: Some(ByteSize(1 << 21)),
+        ..Wishes::default()
+    };
+    let mut settings = Settings::default();
+    let mut workers = [adaptation(wishes.clone()), adaptation(wishes)];
+    let mut asked = Vec::new();
+    for _ in 0..2 {
+        exchange(&mut workers, &settings);
+        for (rank, worker) in workers.iter_mut().enumerate() {
+            asked.push(worker.call(Edge::StepOver, Company { rank, size: 2, settings: &settings }));
+            worker.follow();
+        }
+    }
+    let proposed: Vec<_> = asked.iter().map(|asked| asked.settings.is_some()).collect();
+    assert_eq!(proposed, [false, false, true, false], "worker 0 alone proposes");
+    // Both say it, but worker 0 is lost before anybody hears of it.
+    let [_, left] = &mut workers;
+    let said = left.say(1.0, None, Company { rank: 1, size: 2, settings: &settings });
+    let mut proposals = Vec::new();
+    let mut sums = said;
+    for _ in 0..4 {
+        left.hear(&sums);
+        let company = Company { rank: 0, size: 1, settings: &settings };
+        sums = left.say(1.0, None, company);
+        proposals.extend(left.call(Edge::StepOver, company).settings);
+        if let Some(proposed) = proposals.last() {
+            settings = proposed.clone();
+        }
+        left.follow();
+    }
+    assert_eq!(left.talk.batch(), Some(8));
+    assert_eq!(proposals.len(), 1, "{proposals:?}");
+    assert_eq!((settings.partition, settings.credit), (ByteSize(1 << 20), ByteSize(1 << 21)));
+}
+
+#[test]
+fn throughput_is_the_same_where_workers_have_unlike_batches() {
+    let settings = Settings::default();
+    let mut workers = [adaptation(Wishes::default()), adaptation(Wishes::default())];
+    workers[1].talk.set_batch(Some(12));
+    let sums = exchange(&mut workers, &settings);
+    workers.iter_mut().for_each(|worker| worker.hear(&sums));
+    let seen = workers.each_ref().map(|worker| worker.talk.throughput());
+    assert_eq!(seen, [Some(16.0 / 1.5); 2]);
 }

@@ -46,6 +46,8 @@ pub struct Goodput {
     /// What is measured now, and since when.
     current: (usize, u64),
     since: u64,
+    /// Workers that were asked for last, if more than there were.
+    asked: Option<usize>,
 }
 
 /// What it is to remember, as it is written: keys of maps are text there.
@@ -56,6 +58,8 @@ struct Memory {
     seen: Vec<(usize, u64, Vec<f64>)>,
     current: (usize, u64),
     since: u64,
+    workers: Option<usize>,
+    asked: Option<usize>,
 }
 
 impl Memory {
@@ -81,7 +85,8 @@ impl Goodput {
     /// Batches of up to `most` samples for a worker; up to so many workers, if any may be asked for.
     pub fn new(most: u64, workers: Option<usize>, rule: Rule) -> Goodput {
         let (base, seen) = (None, BTreeMap::new());
-        Goodput { most, workers, rule, every: EVERY, base, seen, current: (0, 0), since: 0 }
+        let (current, since, asked) = ((0, 0), 0, None);
+        Goodput { most, workers, rule, every: EVERY, base, seen, current, since, asked }
     }
 
     pub(super) fn from_arguments(arguments: &mut Arguments) -> Result<Goodput, String> {
@@ -162,6 +167,10 @@ impl Policy for Goodput {
         self.remember(moment, now);
         let (mut batch, mut workers) = (now, moment.size);
         if moment.step >= self.since.saturating_add(self.every) && moment.noise_scale().is_some() {
+            if let Some(asked) = self.asked.take().filter(|asked| *asked > moment.size) {
+                // Nobody gave so many.
+                self.workers = Some(asked - 1);
+            }
             // One batch alone does not tell what computes whatever the batch: look at another once.
             let batches = self.seen.keys().filter(|(size, _)| *size == moment.size).count();
             if batches < 2 && 2 * now <= self.most {
@@ -180,6 +189,7 @@ impl Policy for Goodput {
         }
         wishes.batch = (batch != now).then_some(batch);
         wishes.size = (workers != moment.size).then_some(workers);
+        self.asked = wishes.size.filter(|wanted| *wanted > moment.size).or(self.asked);
         // With the workers there are: others come later, if at all.
         let times = (batch * moment.size as u64) as f64 / base;
         let moved = |factor: &f64| (factor / moment.learning_rate - 1.0).abs() > 1e-3;
@@ -189,13 +199,23 @@ impl Policy for Goodput {
     fn state(&self) -> Option<String> {
         let seen =
             self.seen.iter().map(|((workers, batch), times)| (*workers, *batch, times.clone()));
-        let (base, current, since) = (self.base, self.current, self.since);
-        memory::write(NAME, Memory { base, seen: seen.collect(), current, since })
+        let memory = Memory {
+            base: self.base,
+            seen: seen.collect(),
+            current: self.current,
+            since: self.since,
+            workers: self.workers,
+            asked: self.asked,
+        };
+        memory::write(NAME, memory)
     }
 
     fn restore(&mut self, state: &str) -> Result<(), StateError> {
-        let Memory { base, seen, current, since } = memory::read(NAME, state, Memory::is_possible)?;
+        let Memory { base, seen, current, since, workers, asked } =
+            memory::read(NAME, state, Memory::is_possible)?;
         (self.base, self.current, self.since) = (base, current, since);
+        self.workers = self.workers.map(|most| workers.map_or(most, |kept| most.min(kept)));
+        self.asked = asked;
         self.seen =
             seen.into_iter().map(|(workers, batch, times)| ((workers, batch), times)).collect();
         Ok(())
@@ -209,9 +229,9 @@ mod tests {
     const TRUTH: StepModel =
         StepModel { fixed: 0.01, per_sample: 0.001, sync: 0.1, per_worker: 0.0, overlap: 1.0 };
 
-    /// A job that follows what the policy wishes for at once.
-    fn batch_after(steps: u64, noise: f64, policy: &mut Goodput) -> (u64, usize) {
-        let (mut batch, mut asked) = (16, 4);
+    /// A job that follows what the policy wishes for at once, but for workers; which numbers of those it asked for.
+    fn batch_after(steps: u64, noise: f64, policy: &mut Goodput) -> (u64, Vec<usize>) {
+        let (mut batch, mut asked) = (16, Vec::new());
         for step in 0..steps {
             let moment = Moment {
                 step,
@@ -226,7 +246,7 @@ mod tests {
             let mut wishes = Wishes::default();
             policy.after_step(&moment, &mut wishes);
             batch = wishes.batch.unwrap_or(batch);
-            asked = wishes.size.unwrap_or(asked);
+            asked.extend(wishes.size);
         }
         (batch, asked)
     }
@@ -288,7 +308,12 @@ mod tests {
 
     #[test]
     fn workers_are_asked_for_only_where_that_was_allowed() {
-        assert_eq!(batch_after(400, 1e5, &mut Goodput::new(64, None, Rule::Linear)).1, 4);
-        assert_eq!(batch_after(400, 1e5, &mut Goodput::new(64, Some(8), Rule::Linear)).1, 8);
+        assert_eq!(batch_after(400, 1e5, &mut Goodput::new(64, None, Rule::Linear)).1, []);
+    }
+
+    #[test]
+    fn where_nobody_gives_so_many_workers_fewer_are_asked_for_until_none_are() {
+        let mut policy = Goodput::new(64, Some(8), Rule::Linear);
+        assert_eq!(batch_after(1000, 1e5, &mut policy).1, [8, 7, 6, 5]);
     }
 }

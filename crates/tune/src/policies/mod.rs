@@ -71,6 +71,18 @@ pub fn parse(
     policy.and_then(|policy| arguments.end().map(|()| policy)).map_err(wrong)
 }
 
+/// Where launchers say which policies a program is to have.
+pub const VARIABLE: &str = "PACELINE_POLICY";
+
+/// Several, with `;` between them, as [`VARIABLE`] has them.
+pub fn parse_all(
+    text: &str,
+    read: impl Fn(&str) -> Result<String, String>,
+) -> Result<Vec<Box<dyn Policy>>, PolicyError> {
+    let texts = text.split(';').map(str::trim).filter(|text| !text.is_empty());
+    texts.map(|text| parse(text, &read)).collect()
+}
+
 /// What follows a policy's name.
 struct Arguments(BTreeMap<String, String>);
 
