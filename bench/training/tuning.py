@@ -7,7 +7,7 @@ Layers are played by timers on the hosts of a testbed, one worker each; `--real`
 the GPU that all share. The script has the lines of `paceline-testbed run
 --script` and of `paceline tune` (`60 host3 100mbit`, `120 worker2 2x`), with seconds since training begins. The beginning is
 measured first, in a whole run without a tuner (`default`), then other fixed settings for a while in the conditions of each phase:
-those of `--settings`, and what the replay takes for the best of each phase and of all. What there was to gain is printed before
+those of `--settings`, or what the replay takes for the best of each phase and of all. What there was to gain is printed before
 any tuner runs. The clock of a run begins after its first steps, whose start-up no tuner can help. The table goes to standard
 output, everything to --json.
 
@@ -113,7 +113,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--script", type=pathlib.Path, required=True, help="what changes, and when")
     parser.add_argument("--length", type=float, default=180.0, help="seconds that the script lasts [180]")
     parser.add_argument("--methods", default="bo,autobyte,replay", help="to compare with the beginning and with each other")
-    parser.add_argument("--settings", default="", help="fixed ones to measure, STRATEGY PARTITION CREDIT each")
+    parser.add_argument("--settings", default="", help="fixed ones to measure, STRATEGY PARTITION CREDIT each [foreseen]")
     parser.add_argument("--start", type=float, default=START, help=f"seconds until workers have met [{START:g}]")
     parser.add_argument("--probe", type=float, default=12.0, help="seconds for a fixed setting in a phase [12]")
     parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
@@ -154,9 +154,9 @@ class Bench:
 
     def run(self, settings: list[str], methods: list[str]) -> None:
         found: dict[str, Any] = {"phases": [dataclasses.asdict(phase) for phase in self._phases]}
-        foreseen = self._foreseen()
+        settings = settings or self._foreseen()
         runs = {"default": self._tuned("default")}
-        fixed = [setting for setting in dict.fromkeys([*settings, *foreseen]) if setting != BEGINNING]
+        fixed = [setting for setting in dict.fromkeys(settings) if setting != BEGINNING]
         speeds = {BEGINNING: self._alike(Run(runs["default"][0]).speeds(self._phases))}
         speeds.update((setting, self._speeds(setting)) for setting in fixed)
         yardstick = Yardstick(self._phases, speeds)
@@ -204,7 +204,12 @@ class Bench:
         return [f"{one['strategy']} {one['partition']} {one['credit']}" for one in best]
 
     def _speeds(self, setting: str) -> list[float]:
-        """Steps a second of a fixed setting in each phase."""
+        """Steps a second of a fixed setting in each phase: in jobs of their own, or in a whole run where that is shorter."""
+        unlike = len({phase.conditions(self._options.rate) for phase in self._phases})
+        if unlike * (self._options.start + self._options.probe) > self._options.start + self._options.length:
+            self._say(f"{setting}: {self._options.length:.0f} s")
+            ends = self.job(setting, tuple(self._lines), self._options.length, {})
+            return self._alike(Run(ends).speeds(self._phases))
         speeds: list[float] = []
         known: dict[frozenset[tuple[str, str]], float] = {}
         for place, phase in enumerate(self._phases):
