@@ -127,7 +127,7 @@ mod tests {
             step: 1,
             view: ViewVersion(1),
             settings: Settings { strategy, ..Settings::default() },
-            shape: Arc::new(JobShape { tensors: vec![tensor] }),
+            shape: Arc::new(JobShape { tensors: vec![tensor], scheduled: true }),
             workers: (0..4).map(worker).collect(),
         };
         let surroundings = Surroundings {

@@ -188,7 +188,7 @@ mod tests {
 
     fn shape(bytes: &[u64]) -> JobShape {
         let tensor = |&bytes: &u64| TensorShape { name: "t".into(), bytes };
-        JobShape { tensors: bytes.iter().map(tensor).collect() }
+        JobShape { tensors: bytes.iter().map(tensor).collect(), scheduled: true }
     }
 
     fn space() -> Space {

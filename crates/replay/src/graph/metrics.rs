@@ -81,6 +81,10 @@ mod tests {
 
     /// Four workers on hosts of their own; layers of so many MiB.
     fn scenario(wire: f64, sizes: [u64; 4], strategy: &str) -> Scenario {
+        scenario_of(wire, sizes, strategy, true)
+    }
+
+    fn scenario_of(wire: f64, sizes: [u64; 4], strategy: &str, scheduled: bool) -> Scenario {
         let layers = sizes.iter().enumerate().map(|(number, mebibytes)| Layer {
             name: format!("layer {number}").into(),
             tensors: vec![Tensor {
@@ -96,7 +100,8 @@ mod tests {
             ..LayerTimes::default()
         });
         let hosts = (0..4).map(|rank| rank.to_string()).collect();
-        let graph = Layered::alike(layers.collect(), &times, hosts, 12).graph();
+        let layered = Layered::alike(layers.collect(), &times, hosts, 12);
+        let graph = Layered { scheduled, ..layered }.graph();
         let link = |rate, microseconds| Link {
             rate: Rate::from_bytes_per_second(rate),
             latency: Duration::from_micros(microseconds),
@@ -148,6 +153,15 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn whether_the_most_urgent_goes_first_is_seen() {
+        for scheduled in [true, false] {
+            let scenario = scenario_of(200e6, [4, 16, 8, 32], "ring", scheduled);
+            let shown = metrics(&scenario.graph, &scenario.play().unwrap()).unwrap();
+            assert_eq!(shown.shape.scheduled, scheduled);
         }
     }
 

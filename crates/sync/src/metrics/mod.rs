@@ -34,6 +34,8 @@ use std::sync::Arc;
 pub struct JobShape {
     /// In the order of the forward pass.
     pub tensors: Vec<TensorShape>,
+    /// Whether what is needed first goes first; otherwise first come, first served.
+    pub scheduled: bool,
 }
 
 /// One tensor that is synchronised in every step.

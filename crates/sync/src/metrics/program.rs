@@ -194,7 +194,8 @@ impl Program {
             let name = if named { name } else { format!("tensor {place}").into() };
             tensors.push(TensorShape { name, bytes });
         }
-        let job = Arc::new(JobShape { tensors });
+        let scheduled = posts.iter().any(|post| post.tensor.priority != 0);
+        let job = Arc::new(JobShape { tensors, scheduled });
         self.shape = Some(Shape { job, posts: posts.to_vec(), places });
     }
 }

@@ -43,7 +43,7 @@ impl JobShape {
     pub fn fingerprint(&self) -> u64 {
         let tensors = self.tensors.iter();
         tensors
-            .fold(0x9e37_79b9_7f4a_7c15_u64, |hash, tensor| {
+            .fold(0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(self.scheduled), |hash, tensor| {
                 let next = name_hash(&tensor.name, None) ^ tensor.bytes;
                 (hash.rotate_left(5) ^ next).wrapping_mul(0x0000_0100_0000_01b3)
             })
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn workers_who_disagree_say_nothing_together() {
         let tensors = (0..2).map(|n| TensorShape { name: n.to_string().into(), bytes: 4 << n });
-        let shape = Arc::new(JobShape { tensors: tensors.collect() });
+        let shape = Arc::new(JobShape { tensors: tensors.collect(), scheduled: true });
         let mine = Report { shape: shape.fingerprint(), ..report(2) };
         let said = |other: Report| {
             let bytes = [mine.encode(), other.encode()].concat();

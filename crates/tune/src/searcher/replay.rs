@@ -231,7 +231,7 @@ impl Model {
             layers,
             workers: parts,
             crosses_step: surroundings.crosses_step,
-            scheduled: true,
+            scheduled: seen.shape.scheduled,
             ..Layered::default()
         };
         let topology = wires(seen, surroundings)?;

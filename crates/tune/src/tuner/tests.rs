@@ -98,7 +98,7 @@ impl World {
             step: self.step,
             view: ViewVersion(1),
             settings: self.settings.clone(),
-            shape: Arc::new(JobShape { tensors }),
+            shape: Arc::new(JobShape { tensors, scheduled: true }),
             workers,
         }
     }
@@ -123,7 +123,10 @@ impl World {
     }
 
     fn shape(&self) -> JobShape {
-        JobShape { tensors: vec![TensorShape { name: "t".into(), bytes: 64 << 20 }] }
+        JobShape {
+            tensors: vec![TensorShape { name: "t".into(), bytes: 64 << 20 }],
+            scheduled: true,
+        }
     }
 }
 
