@@ -1,7 +1,7 @@
 //! What a modelled cluster is like, besides its topology: kernels, threads, memory.
 
 use crate::error::ReplayError;
-use paceline_job::Rate;
+use paceline_job::{Rate, Time};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -100,6 +100,8 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// A run stops after this many engine events: an engine that never comes to rest is a defect.
     pub most_events: u64,
+    /// Nothing happens after this: whoever asks whether something takes longer need not see how much longer.
+    pub until: Time,
 }
 
 impl Default for ClusterConfig {
@@ -112,6 +114,7 @@ impl Default for ClusterConfig {
             waits: false,
             seed: 0,
             most_events: u64::MAX,
+            until: Time(u64::MAX),
         }
     }
 }

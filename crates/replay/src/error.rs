@@ -66,7 +66,8 @@ pub enum ReplayError {
         /// Of the view.
         next: usize,
     },
-    /// A graph that waits for itself, or for a worker that never takes part: mend what made it.
+    /// A graph that waits for itself, or for a worker that never takes part: mend what made it. Or the bound on events or time was
+    /// reached.
     #[error(
         "the graph came to a halt with {nodes} nodes left, the first of them `{name}` of worker {rank}"
     )]
@@ -77,6 +78,8 @@ pub enum ReplayError {
         rank: Rank,
         /// One of them.
         name: Arc<str>,
+        /// Engine events until then, where engines ran.
+        events: u64,
     },
     /// Workers of a graph disagree about an operation: mend what made it.
     #[error("operation `{name}` of the graph failed: {problem}")]

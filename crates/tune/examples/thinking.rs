@@ -1,4 +1,4 @@
-//! What thinking costs, in real time: the meta-network over its whole grid, from one setting's speed and from those of three, and a
+//! What thinking costs: the meta-network over its whole grid, from one setting's speed and from those of three, and a
 //! tuner in a job in which nothing changes, and in one with a slow host, as a share of the time that their steps take.
 //!
 //! `cargo run --release -p paceline-tune --example thinking -- bench/training/profiles/resnet50.json`
@@ -114,11 +114,18 @@ struct Timed {
 
 impl Policy for Timed {
     fn observe(&mut self, metrics: &JobMetrics) -> Option<Proposal> {
-        let begin = Instant::now();
+        let begin = worked();
         let proposal = self.tuner.observe(metrics);
-        self.thoughts.push(begin.elapsed());
+        self.thoughts.push(worked() - begin);
         proposal
     }
+}
+
+/// What this thread has had of a processor, whatever else that did.
+fn worked() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split_whitespace().next().and_then(|number| number.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or_default())
 }
 
 fn run(truth: &mut Truth<'_>, script: Named, method: Method) -> Result<(), Box<dyn Error>> {

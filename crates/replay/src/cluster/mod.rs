@@ -250,12 +250,15 @@ impl<M: Memory> Cluster<M> {
     }
 
     /// Let the next thing happen, with all that follows from it at once. False if there is nothing, or
-    /// the bound on events is reached.
+    /// the bound on events or time is reached.
     pub fn step(&mut self) -> bool {
         if self.events >= self.config.most_events {
             return false;
         }
         let next = self.timeline.next_at();
+        if next.is_some_and(|at| at > self.config.until) {
+            return false;
+        }
         if next.is_none_or(|at| at > self.now) && !self.network.is_settled() {
             self.network.settle(self.now, &mut self.timeline);
             self.follow_prompts();

@@ -262,6 +262,7 @@ impl<'g> Lanes<'g> {
                 nodes: self.graph.nodes.len() - self.over,
                 rank: node.map_or(Rank(0), |node| node.rank),
                 name: node.map_or("".into(), |node| node.name.clone()),
+                events: remote.events(),
             });
         }
         self.played.events = remote.events();

@@ -120,6 +120,7 @@ fn draw_config(random: &mut Random) -> ClusterConfig {
         waits: true,
         seed: random.bits(),
         most_events: 20_000_000,
+        until: Time(u64::MAX),
     }
 }
 

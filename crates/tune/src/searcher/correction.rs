@@ -46,8 +46,14 @@ impl Links {
         }
     }
 
-    /// Make links slower, or faster again, by the share of what the model shows that was seen.
-    pub fn correct(&self, topology: &mut Topology, seen: &JobMetrics, shown: &[WorkerMetrics]) {
+    /// Make links slower, or faster again, by the share of what the model shows that was seen. The largest change, relative to what
+    /// it was.
+    pub fn correct(
+        &self,
+        topology: &mut Topology,
+        seen: &JobMetrics,
+        shown: &[WorkerMetrics],
+    ) -> f64 {
         let mut hosts = vec![Vec::new(); topology.hosts.len()];
         let mut uplinks = vec![Vec::new(); topology.uplinks.len()];
         let place = |rank: usize| self.places[rank];
@@ -72,13 +78,15 @@ impl Links {
                 hosts[place(rank)].extend([(up, weight), (down, weight)]);
             }
         }
-        for ((host, shares), limit) in topology.hosts.iter_mut().zip(hosts).zip(&self.hosts) {
-            host.link.rate = corrected(host.link.rate, shares, *limit);
-        }
-        for ((uplink, shares), limit) in topology.uplinks.iter_mut().zip(uplinks).zip(&self.uplinks)
-        {
-            uplink.rate = corrected(uplink.rate, shares, *limit);
-        }
+        let hosts =
+            topology.hosts.iter_mut().map(|host| &mut host.link).zip(hosts).zip(&self.hosts);
+        let uplinks = topology.uplinks.iter_mut().zip(uplinks).zip(&self.uplinks);
+        hosts.chain(uplinks).fold(0.0, |largest, ((link, shares), limit)| {
+            let before = link.rate;
+            link.rate = corrected(before, shares, *limit);
+            let change = link.rate.bytes_per_second() / before.bytes_per_second() - 1.0;
+            largest.max(change.abs())
+        })
     }
 }
 

@@ -15,6 +15,7 @@ pub use trying::{Keep, Trials};
 
 use crate::{Candidate, Space};
 use paceline_sync::metrics::JobMetrics;
+use std::time::Duration;
 
 /// What a searcher is asked.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +119,11 @@ pub trait Searcher: Send {
 
     /// What would be better. May take time, and has a bound on it.
     fn ask(&mut self, question: &Question<'_>) -> Answer;
+
+    /// How long a processor thought about the last answer, about: where that is little, nothing.
+    fn thought(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// What a candidate was measured to give: that of `seen`, at its speed.
     fn tell(&mut self, seen: &JobMetrics) {

@@ -5,12 +5,12 @@
 use super::{Answer, Question, Searcher, correction::Links};
 use crate::{Candidate, Place, Space, Surroundings, wires::wires};
 use paceline_job::{
-    Dtype, Settings, View,
+    Dtype, Rate, Settings, Time, View,
     graph::layered::{LayerTimes, Layered, LayeredWorker, Tail},
     trace::{Layer, Tensor},
 };
 use paceline_replay::{
-    ClusterConfig, WorkerConfig,
+    ClusterConfig, ReplayError, WorkerConfig,
     graph::{Network, metrics, play},
 };
 use paceline_sync::{
@@ -18,26 +18,35 @@ use paceline_sync::{
     strategy::CostModel,
 };
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Steps of a replay where tensors cross the step: the second finds what the first left.
 const STEPS: usize = 2;
-/// Steps of a replay whose metrics are compared with those of the job: workers leave out the first ones.
-const MEASURED: usize = 4;
-/// How often links are corrected by that comparison. It settles fast.
+/// Steps of a replay of which it is compared with the job what wires carried.
+const MEASURED: usize = 2;
+/// How often links are corrected by that comparison at most, and the change from which on it is worth another look.
 const CORRECTIONS: usize = 4;
+const SETTLED: f64 = 0.02;
 /// Rounds over partitions and credits: a walk that is not at rest after these is close enough.
 const ROUNDS: usize = 2;
-/// A direction is left after so many places that are not better: one may be a bump.
-const WORSE: usize = 2;
+/// Partitions are looked at in steps of this power of two: what lies between gives what lies between.
+const STRIDE: u32 = 2;
+/// A place is better from here on: less is not worth a further look.
+const BETTER: f64 = 1.01;
+/// Workers and wires are alike that differ by no more than this share: noise that were taken for a difference would keep the others
+/// waiting in every step.
+const ALIKE: f64 = 0.05;
+/// What an engine event takes to play.
+const EVENT: Duration = Duration::from_nanos(500);
+/// What is behind the best by this factor is not played to its end, nor is a strategy followed that begins so far behind.
+const BEHIND: f64 = 1.2;
 
 /// What a search may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Replays.
     pub replays: usize,
-    /// Engine events of all of them: a million take about a second. A candidate that exceeds what is left is passed
-    /// over.
+    /// Engine events of all of them. A candidate that exceeds what is left is passed over.
     pub events: u64,
 }
 
@@ -53,6 +62,8 @@ pub struct ReplaySearch {
     surroundings: Surroundings,
     config: ClusterConfig,
     budget: Budget,
+    /// Engine events of the last search.
+    events: u64,
 }
 
 impl ReplaySearch {
@@ -62,7 +73,7 @@ impl ReplaySearch {
         let worker =
             WorkerConfig { per_frame: CostModel::USUAL_OVERHEAD, ..WorkerConfig::default() };
         let config = ClusterConfig { worker, ..ClusterConfig::default() };
-        ReplaySearch { surroundings, config, budget }
+        ReplaySearch { surroundings, config, budget, events: 0 }
     }
 }
 
@@ -75,20 +86,27 @@ impl Searcher for ReplaySearch {
         let Some(mut model) = Model::of(question.seen, &self.surroundings) else {
             return Answer::Nothing;
         };
-        model.correct(question.seen, &self.surroundings, &self.config);
+        self.events = model.correct(question.seen, &self.surroundings, &self.config);
+        let present = question.present();
         let mut walk = Walk {
             model,
             config: self.config.clone(),
             question: *question,
             left: self.budget,
             seconds: FxHashMap::default(),
+            best: (1.0, present.clone()),
         };
-        let present = question.present();
-        if walk.seconds(&present).is_infinite() {
+        if walk.seconds(&present, None).is_infinite() {
             return Answer::Nothing;
         }
-        let candidate = walk.run(question.space, &present);
-        Answer::Predict { gain: walk.gain(&candidate), candidate }
+        walk.run(question.space, &present);
+        self.events += self.budget.events - walk.left.events;
+        let (gain, candidate) = walk.best;
+        Answer::Predict { candidate, gain }
+    }
+
+    fn thought(&self) -> Duration {
+        EVENT * u32::try_from(self.events).unwrap_or(u32::MAX)
     }
 }
 
@@ -98,100 +116,108 @@ struct Walk<'q> {
     config: ClusterConfig,
     question: Question<'q>,
     left: Budget,
-    /// By replay; infinite for what cannot be played.
+    /// By replay; infinite for what cannot be played, or takes far longer than the best.
     seconds: FxHashMap<Candidate, f64>,
+    /// Until now, and how many times as fast as what is in force it is.
+    best: (f64, Candidate),
 }
 
 impl Walk<'_> {
-    /// The best of what a walk finds under each strategy: what is best with one is often not with another, so that no walk
-    /// along one coordinate leads from the best place of the one to that of the other.
-    fn run(&mut self, space: &Space, present: &Candidate) -> Candidate {
+    /// Walk under each strategy: what is best with one is often not with another, so that no walk along one coordinate leads from
+    /// the best place of the one to that of the other.
+    fn run(&mut self, space: &Space, present: &Candidate) {
         let from = space.nearest(present);
         let others = (0..space.extent().strategy).filter(|strategy| *strategy != from.strategy);
         let strategies: Vec<usize> = std::iter::once(from.strategy).chain(others).collect();
-        let mut best = (self.gain(present), present.clone());
-        let mut here = from;
         for strategy in strategies {
-            let found = self.walk(space, Place { strategy, ..here });
-            let gain = self.gain(&space.at(found));
-            if gain > best.0 {
-                (best, here) = ((gain, space.at(found)), found);
+            let begin = Place { strategy, ..space.nearest(&self.best.1) };
+            if self.gain(&space.at(begin)) * BEHIND >= self.best.0 {
+                self.walk(space, begin);
             }
         }
-        best.1
     }
 
     /// Along partitions and credits in turn, until both are at rest.
-    fn walk(&mut self, space: &Space, mut here: Place) -> Place {
+    fn walk(&mut self, space: &Space, mut here: Place) {
         let extent = space.extent();
         for _ in 0..ROUNDS {
             let before = here;
-            let at = |partition| Place { partition, ..before };
-            here = self.climb(space, here.partition, extent.partition, at);
-            let before_credit = here;
-            let at = |credit| Place { credit, ..before_credit };
-            here = self.climb(space, here.credit, extent.credit, at);
+            let power =
+                |partition| space.at(Place { partition, ..before }).partition.0.trailing_zeros();
+            let apart =
+                |one: usize| power(one).abs_diff(power(before.partition)).is_multiple_of(STRIDE);
+            let partitions = (0..extent.partition).filter(|one| apart(*one));
+            here =
+                self.climb(space, partitions.map(|partition| Place { partition, ..before }), here);
+            let credits = (0..extent.credit).map(|credit| Place { credit, ..here });
+            here = self.climb(space, credits, here);
             if here == before {
                 break;
             }
         }
-        here
     }
 
-    /// The best place of a line, from one of it as far in both directions as it does not get worse twice.
-    fn climb(
-        &mut self,
-        space: &Space,
-        from: usize,
-        extent: usize,
-        at: impl Fn(usize) -> Place,
-    ) -> Place {
-        let mut best = (self.gain(&space.at(at(from))), from);
-        let upwards: Vec<usize> = (from + 1..extent).collect();
-        let downwards: Vec<usize> = (0..from).rev().collect();
-        for line in [upwards, downwards] {
-            let mut worse = 0;
-            for place in line {
-                let gain = self.gain(&space.at(at(place)));
-                if gain > best.0 {
-                    best = (gain, place);
-                } else {
-                    worse += 1;
-                }
-                if worse == WORSE {
-                    break;
-                }
+    /// The best place of a line, from one of it as far in both directions as it gets better.
+    fn climb(&mut self, space: &Space, line: impl Iterator<Item = Place>, from: Place) -> Place {
+        let line: Vec<Place> = line.collect();
+        let middle = line.iter().position(|place| *place == from).unwrap_or(0);
+        let (downwards, upwards) = line.split_at(middle);
+        let mut best = (self.gain(&space.at(from)), from);
+        let mut go = |place: &Place| {
+            let gain = self.gain(&space.at(*place));
+            let better = gain > BETTER * best.0;
+            if better {
+                best = (gain, *place);
             }
-        }
-        at(best.1)
+            better
+        };
+        let _ = upwards.iter().skip(1).all(&mut go);
+        let _ = downwards.iter().rev().all(&mut go);
+        best.1
     }
 
-    /// How many times as fast as what is in force: as measured, or else by replay; 0 if that cannot be said.
+    /// How many times as fast as what is in force: as measured, or else by replay; 0 if that cannot be said, or is far less than the
+    /// best.
     fn gain(&mut self, candidate: &Candidate) -> f64 {
         let question = self.question;
-        question.gain(candidate, |candidate| self.seconds(candidate).recip())
+        if *candidate == question.present() {
+            return 1.0;
+        }
+        // If its step took a second.
+        let unit = question.gain(candidate, |other| match other == candidate {
+            true => 1.0,
+            false => self.seconds(other, None).recip(),
+        });
+        let gain = match question.known(candidate) {
+            Some(_) => unit,
+            None => unit / self.seconds(candidate, Some(BEHIND * unit / self.best.0)),
+        };
+        if gain > self.best.0 {
+            self.best = (gain, candidate.clone());
+        }
+        gain
     }
 
-    /// By replay; infinite if it cannot be played.
-    fn seconds(&mut self, candidate: &Candidate) -> f64 {
+    /// By replay; infinite if it cannot be played, or takes longer than `most`.
+    fn seconds(&mut self, candidate: &Candidate, most: Option<f64>) -> f64 {
         if let Some(seconds) = self.seconds.get(candidate) {
             return *seconds;
         }
-        let seconds = self.replay(candidate).unwrap_or(f64::INFINITY);
+        let seconds = self.replay(candidate, most).unwrap_or(f64::INFINITY);
         self.seconds.insert(candidate.clone(), seconds);
         seconds
     }
 
-    fn replay(&mut self, candidate: &Candidate) -> Option<f64> {
+    fn replay(&mut self, candidate: &Candidate, most: Option<f64>) -> Option<f64> {
         if self.left.replays == 0 || self.left.events == 0 {
             return None;
         }
         self.left.replays -= 1;
         let config = ClusterConfig { most_events: self.left.events, ..self.config.clone() };
         let settings = candidate.settings(&self.question.seen.settings);
-        let (seconds, events) = self.model.seconds(settings, config)?;
+        let (seconds, events) = self.model.seconds(settings, config, most);
         self.left.events = self.left.events.saturating_sub(events);
-        Some(seconds)
+        seconds
     }
 }
 
@@ -226,7 +252,9 @@ impl Model {
             tails: vec![Tail { rest: nanoseconds(worker.rest), ..Tail::default() }; steps],
             marks: Vec::new(),
         };
-        let parts = seen.workers.iter().zip(&surroundings.hosts).map(part).collect();
+        let seconds: Vec<f64> = seen.workers.iter().map(computation).collect();
+        let workers = alike(&seconds).into_iter().map(|rank| &seen.workers[rank]);
+        let parts = workers.zip(&surroundings.hosts).map(part).collect();
         let layered = Layered {
             layers,
             workers: parts,
@@ -240,8 +268,14 @@ impl Model {
         Some(Model { layered, view, topology })
     }
 
-    /// Give links the rates with which the job would show what was seen.
-    fn correct(&mut self, seen: &JobMetrics, surroundings: &Surroundings, config: &ClusterConfig) {
+    /// Give links the rates with which the job would show what was seen. The events that it took.
+    fn correct(
+        &mut self,
+        seen: &JobMetrics,
+        surroundings: &Surroundings,
+        config: &ClusterConfig,
+    ) -> u64 {
+        let mut events = 0;
         let steps = self.layered.clone().repeated(MEASURED).graph();
         let config = ClusterConfig { traffic: true, ..config.clone() };
         let Surroundings { met, hosts, .. } = surroundings;
@@ -250,9 +284,18 @@ impl Model {
         for _ in 0..CORRECTIONS {
             let network = self.network(seen.settings.clone(), config.clone());
             let Ok(played) = play(&steps, &network) else { break };
+            events += played.events;
             let Ok(shown) = metrics(&steps, &played) else { break };
-            links.correct(&mut self.topology, seen, &shown.workers);
+            if links.correct(&mut self.topology, seen, &shown.workers) < SETTLED {
+                break;
+            }
         }
+        let rates: Vec<Rate> = self.topology.hosts.iter().map(|host| host.link.rate).collect();
+        let numbers: Vec<f64> = rates.iter().map(|rate| rate.bytes_per_second()).collect();
+        for (host, place) in self.topology.hosts.iter_mut().zip(alike(&numbers)) {
+            host.link.rate = rates[place];
+        }
+        events
     }
 
     fn network(&self, settings: Settings, config: ClusterConfig) -> Network {
@@ -260,12 +303,36 @@ impl Model {
         Network::Engines { view, topology: self.topology.clone(), config: Box::new(config) }
     }
 
-    /// Seconds of a step, and the events that it took to know.
-    fn seconds(&self, settings: Settings, config: ClusterConfig) -> Option<(f64, u64)> {
-        let played = play(&self.layered.graph(), &self.network(settings, config)).ok()?;
-        let seconds = played.step_ms(0) / 1e3;
-        (seconds > 0.0).then_some((seconds, played.events))
+    /// Seconds of a step, if it does not take longer than `most`, and the events that it took to know.
+    fn seconds(
+        &self,
+        settings: Settings,
+        config: ClusterConfig,
+        most: Option<f64>,
+    ) -> (Option<f64>, u64) {
+        let graph = self.layered.graph();
+        let until = most.map_or(config.until, |most| Time(nanoseconds(most * graph.steps as f64)));
+        match play(&graph, &self.network(settings, ClusterConfig { until, ..config })) {
+            Ok(played) => {
+                (Some(played.step_ms(0) / 1e3).filter(|seconds| *seconds > 0.0), played.events)
+            }
+            Err(ReplayError::Halted { events, .. }) => (None, events),
+            Err(_) => (None, 0),
+        }
     }
+}
+
+/// Of each one of several its own place, or that of the one in the middle where it differs by no more than noise.
+fn alike(values: &[f64]) -> Vec<usize> {
+    let mut sorted: Vec<usize> = (0..values.len()).collect();
+    sorted.sort_by(|one, other| values[*one].total_cmp(&values[*other]));
+    let Some(&usual) = sorted.get(sorted.len() / 2) else { return sorted };
+    let is_near = |value: f64| (value - values[usual]).abs() <= ALIKE * values[usual];
+    (0..values.len()).map(|place| if is_near(values[place]) { usual } else { place }).collect()
+}
+
+fn computation(worker: &WorkerMetrics) -> f64 {
+    worker.rest + worker.layers.iter().map(|layer| layer.forward + layer.backward).sum::<f64>()
 }
 
 fn times(worker: &WorkerMetrics, layers: usize) -> Vec<LayerTimes> {

@@ -51,10 +51,18 @@ pub struct Tuner {
     back_off: u64,
     /// The gain that was promised in vain last.
     vain: f64,
+    /// Seconds of thought that the job's time has not paid for yet.
+    debt: f64,
+    /// The step up to which it has, and the speed that was thought about last.
+    paid: u64,
+    considered: f64,
     /// Why the last proposal will not be in force.
     refusal: Option<String>,
     journal: Journal,
 }
+
+/// The share of a job's time for which a processor may think about it.
+const THOUGHT: f64 = 0.004;
 
 /// What the tuner is about.
 #[derive(Clone, Debug)]
@@ -122,6 +130,9 @@ impl Tuner {
             quiet: 0,
             back_off: trigger.back_off,
             vain: 1.0,
+            debt: 0.0,
+            paid: 0,
+            considered: 0.0,
             refusal: None,
         }
     }
@@ -196,7 +207,7 @@ impl Tuner {
             self.heartbeat = (2 * self.heartbeat).min(self.trigger.slowest_heartbeat);
         }
         match pending {
-            Some(cause) if self.quiet == 0 => {
+            Some(cause) if self.quiet == 0 && self.may_think(seen) => {
                 self.state = State::Settling { waited: 0, least: 0, cause };
                 self.go_on(seen, None)
             }
@@ -205,6 +216,11 @@ impl Tuner {
                 None
             }
         }
+    }
+
+    /// Thinking has its share of the job's time, but for a job that is no longer as fast as it was.
+    fn may_think(&self, seen: &JobMetrics) -> bool {
+        self.debt <= 0.0 || !is_same(self.speed(seen), self.considered)
     }
 
     /// A proposal is not in force yet. What is seen meanwhile is what it will be compared with.
@@ -248,6 +264,8 @@ impl Tuner {
             Space::of(&seen.shape, self.strategies.clone().unwrap_or_else(all))
         });
         let answer = self.searcher.ask(&Question { space, seen, known: &known });
+        self.debt += self.searcher.thought().as_secs_f64();
+        self.considered = speed;
         let entry = Entry { seen, cause: &cause, candidate: None, predicted: None, measured: None };
         match answer {
             Answer::Try(candidate) => {
@@ -401,6 +419,7 @@ impl Tuner {
             Some(change) => self.forget(change),
         }
         let action = verdict(gain, measured);
+        self.considered = if action == Action::RollBack { before.speed } else { speed };
         if action == Action::Confirm {
             self.back_off = self.trigger.back_off;
         } else {
@@ -513,6 +532,8 @@ impl Policy for Tuner {
         }
         let change = self.detector.observe(metrics);
         self.quiet = self.quiet.saturating_sub(1);
+        let steps = metrics.step.saturating_sub(std::mem::replace(&mut self.paid, metrics.step));
+        self.debt = (self.debt - THOUGHT * steps as f64 / speed).max(0.0);
         if self.speeds.len() as u64 == self.trigger.most_window {
             self.speeds.pop_front();
         }

@@ -5,7 +5,7 @@ use crate::searcher::{Keep, Predicting, Predictor, Trials};
 use paceline_job::{ByteSize, Settings, ViewVersion};
 use paceline_replay::Random;
 use paceline_sync::metrics::{JobShape, LayerMetrics, Smoothed, TensorShape, WorkerMetrics};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Seeds of every claim about noise.
 const SEEDS: u64 = 200;
@@ -164,6 +164,39 @@ fn tuner(searcher: impl Searcher + 'static) -> Tuner {
 
 fn predicting(wrong: f64) -> Tuner {
     tuner(Predicting(Model { wrong }))
+}
+
+/// Thinks for long, and has nothing to say.
+struct Ponderous;
+
+impl Searcher for Ponderous {
+    fn name(&self) -> &'static str {
+        "ponderous"
+    }
+
+    fn ask(&mut self, _: &Question<'_>) -> Answer {
+        Answer::Nothing
+    }
+
+    fn thought(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+#[test]
+fn thinking_has_its_share_of_the_jobs_time_unless_the_job_is_no_longer_as_fast() {
+    let (mut world, mut tuner) = (World::new(0.0, 1), tuner(Ponderous));
+    // Three heartbeats of steps of 0.2 s.
+    world.run(&mut tuner, 3000);
+    assert_eq!(tuner.take_decisions().len(), 1);
+    world.wire = 0.5e9;
+    world.run(&mut tuner, 20);
+    assert_eq!(tuner.take_decisions().len(), 1);
+    // What is left over of the first thought and the second are paid for by 2600 s, at 1.3 s an observation.
+    world.run(&mut tuner, 1800);
+    assert_eq!(tuner.take_decisions().len(), 0);
+    world.run(&mut tuner, 400);
+    assert_eq!(tuner.take_decisions().len(), 1);
 }
 
 #[test]
