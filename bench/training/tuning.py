@@ -38,6 +38,9 @@ BEGINNING = "ring 1MiB 1MiB"
 #: The part of a phase whose speed is that of its end.
 END = 0.25
 
+#: The part of the first phase by which steps have to count.
+LATEST = 0.5
+
 #: Steps at the beginning of a run that do not count.
 WARMUP = 4
 
@@ -236,6 +239,8 @@ class Bench:
             extra = {} if method == "default" else {"PACELINE_TUNE": method, "PACELINE_TUNE_LOG": str(log)}
             ends = self.job(BEGINNING, tuple(self._lines), self._options.length, extra)
             decisions = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        if Run(ends).begin > LATEST * self._phases[0].end:
+            raise CellError(f"steps count from {Run(ends).begin:.0f} s on, which misses the first phase; give a longer --start")
         return ends, decisions
 
     def job(self, setting: str, lines: tuple[Line, ...], seconds: float, extra: dict[str, str]) -> list[float]:
