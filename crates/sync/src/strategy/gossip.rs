@@ -5,10 +5,10 @@
 //! so that disagreement shrinks in mean square exactly as with uniformly drawn pairings. It knows
 //! nothing of hosts.
 
-use super::alone::Alone;
+use super::{alone::Alone, pair::PairProgram};
 use crate::{
     groups::partner,
-    program::{Dest, Instr, Member, Program, Semantics, Site, Slot, Source, Span, Strategy},
+    program::{Program, Semantics, Site, Span, Strategy},
 };
 use paceline_job::Random;
 use std::borrow::Cow;
@@ -36,45 +36,8 @@ impl Strategy for Gossip {
 
     fn program(&self, site: &Site, span: Span) -> Box<dyn Program> {
         match partner(site.members(), site.me, Random::after(site.seed, site.step).bits()) {
-            Some(partner) => Box::new(PairProgram { partner, span, lane: 0 }),
+            Some(partner) => Box::new(PairProgram { partner, span, lane: 0, pieces: 1 }),
             None => Box::new(Alone { span }),
         }
-    }
-}
-
-/// Two members send each other everything, at the same time.
-#[derive(Debug)]
-pub(super) struct PairProgram {
-    pub(super) partner: Member,
-    pub(super) span: Span,
-    /// Which lane it is on both, where a program has several.
-    pub(super) lane: u32,
-}
-
-impl Program for PairProgram {
-    fn lanes(&self) -> u32 {
-        1
-    }
-
-    fn instr(&self, _lane: u32, pc: u32) -> Option<Instr> {
-        let Span { offset, len } = self.span;
-        let own = Source::Own(offset);
-        match pc {
-            0 => {
-                let slot = Slot { lane: self.lane, pc: 1 };
-                Some(Instr::Send { to: self.partner, slot, source: own, len })
-            }
-            1 => Some(Instr::Recv {
-                from: self.partner,
-                with: Some(own),
-                into: Dest::Out(offset),
-                len,
-            }),
-            _ => None,
-        }
-    }
-
-    fn divisor(&self, _lane: u32) -> u32 {
-        2
     }
 }

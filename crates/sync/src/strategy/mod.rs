@@ -13,6 +13,7 @@ mod gossip;
 mod hierarchical;
 mod layout;
 mod one_shot;
+mod pair;
 mod parameter_server;
 mod recursive_doubling;
 mod ring;

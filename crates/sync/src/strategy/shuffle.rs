@@ -6,8 +6,8 @@
 use super::{
     Hierarchical, Ring,
     alone::Alone,
-    gossip::PairProgram,
     layout::{Derived, Layout},
+    pair::{PairProgram, pieces},
     ring::RingProgram,
 };
 use crate::{
@@ -34,6 +34,8 @@ struct Ground {
     /// By member, who is summed first when all average together: hosts where any has several members, whose wire would carry
     /// the tensors of all, or else racks; `None` where there is one rack.
     first: Option<Arc<[u32]>>,
+    /// By member: whether others' traffic slows its own link down.
+    contended: Vec<bool>,
 }
 
 impl Shuffle {
@@ -78,7 +80,7 @@ impl Shuffle {
                 _ if Layout::new(hosts).largest_host() > 1 => Some(hosts.into()),
                 _ => Some(seating.rack_of_each().into()),
             };
-            Ground { plan: Plan::of(&seating), first }
+            Ground { plan: Plan::of(&seating), first, contended: seating.contended }
         })
     }
 }
@@ -137,7 +139,12 @@ impl Strategy for Shuffle {
             let neighbour = |steps: usize| group[(position as usize + steps) % group.len()];
             match group.len() {
                 1 => lanes.push(Box::new(Alone { span })),
-                2 => lanes.push(Box::new(PairProgram { partner: neighbour(1), span, lane: part })),
+                2 => {
+                    let is_contended = group.iter().any(|it| ground.contended[*it as usize]);
+                    let pieces = if is_contended { pieces(span) } else { 1 };
+                    let partner = neighbour(1);
+                    lanes.push(Box::new(PairProgram { partner, span, lane: part, pieces }));
+                }
                 _ => {
                     // Whoever has one of these lanes has all of them, so that numbers are the same on all members.
                     while (backward.len() as u32) < part {
@@ -234,6 +241,26 @@ mod tests {
                 assert_eq!(found.1, expected, "step {step}, lane {lane}");
             }
         }
+    }
+
+    #[test]
+    fn a_pair_with_a_contended_member_goes_piece_by_piece() {
+        let shuffle = Shuffle::with_parameters(None, Some(terrain())).unwrap();
+        let len = 3 << 18;
+        prove(&shuffle, 0, Span { offset: 5, len });
+        let hosts: Arc<[u32]> = (0..9).collect();
+        let program = |me| {
+            let site = Site { hosts: hosts.clone(), me, step: 0, seed: 0 };
+            shuffle.program(&site, Span { offset: 0, len })
+        };
+        let instrs = |me: u32, lane: u32| (0..).map_while(|pc| program(me).instr(lane, pc)).count();
+        let plan = shuffle.plan(&hosts);
+        for lane in 0..plan.lanes() {
+            let partner_of_8 = plan.at(u64::from(lane)).group_of(8).0.to_vec();
+            assert_eq!((partner_of_8.len(), instrs(8, lane)), (2, 8), "lane {lane}");
+        }
+        assert_eq!(plan.at(0).group_of(4).0, [4, 5]);
+        assert_eq!(instrs(4, 0), 2);
     }
 
     #[test]
