@@ -5,7 +5,7 @@ use super::script::Script;
 use paceline_job::{Dtype, Rank, ReduceOp};
 use paceline_sync::{
     collective::Collective,
-    event::{OpId, Post},
+    event::{Holds, OpId, Post},
 };
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub fn draw(script: &mut Script<'_>, name: usize, op: OpId, me: Rank, size: u32)
         group,
         in_place,
         listeners: 0,
-        holds: None,
+        holds: Holds::Nothing,
     };
     (post, tensor)
 }

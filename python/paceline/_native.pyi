@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 __version__: str
 
@@ -236,7 +236,7 @@ class Worker:
         keep: Any = None,
         squares: Squares | None = None,
         everyone: bool = False,
-        holds: int | None = None,
+        holds: int | Literal["step"] | None = None,
     ) -> Handle: ...
     def stage(
         self,
@@ -258,7 +258,7 @@ class Worker:
         keep: Any = None,
         squares: Squares | None = None,
         everyone: bool = False,
-        holds: int | None = None,
+        holds: int | Literal["step"] | None = None,
     ) -> Handle: ...
     def trace(self, directory: str | PathLike[str]) -> Recording: ...
     def deliver(self) -> None: ...

@@ -541,6 +541,18 @@ def test_a_newcomer_to_ddp_is_told_what_to_use_instead_and_the_others_go_on(pace
     job.finish()
 
 
+@pytest.mark.parametrize("extra", ["sums, dies first", "shows, dies first"])
+def test_what_a_program_sums_for_itself_holds_nothing_of_the_samples_of_a_worker_that_is_killed(
+    paceline_command: str, name: str, extra: str
+) -> None:
+    job = Job(paceline_command, 3, name, TEST_EXTRA=extra, TEST_DIE_AT="10")
+    job.check(2)
+    dealt = [match for line in job.lines if (match := re.search(r"dealt (\d+) (\d+) ([\d,]+) size=", line))]
+    lost = {sample for match in dealt if (match[1], match[2]) == ("10", "1") for sample in match[3].split(",")}
+    again = {sample for match in dealt if int(match[1]) > 10 for sample in match[3].split(",")}
+    assert lost and lost <= again, "\n".join(job.lines)
+
+
 def test_a_newcomer_of_a_program_that_expects_none_does_not_train_alone(
     paceline_command: str, name: str, tmp_path: pathlib.Path
 ) -> None:

@@ -6,7 +6,7 @@ use paceline_job::ReduceOp;
 use paceline_net::{
     Buffer, Buffers, JoinConfig, NetError, Operation, Pending, Region, Worker, WorkerConfig, join,
 };
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, event::Holds};
 use std::time::{Duration, Instant};
 
 /// Elements of each layer, and how long it computes in each direction.
@@ -75,6 +75,7 @@ impl Program {
                 Collective::AllReduce { len: *len as u64 },
             )
             .reduce(ReduceOp::Average)
+            .holds(Holds::Step)
             .priority(layer as i64);
             let data = Buffers::InPlace(Buffer::from(gradient));
             self.underway[layer] = Some(worker.start_with(operation, data)?);

@@ -41,7 +41,7 @@ use paceline_sync::{
     agreement::{Change, Participant},
     collective::Collective,
     engine::{Engine, Load},
-    event::{OURS, OpError, OpId, Post, name_hash},
+    event::{Holds, OURS, OpError, OpId, Post, name_hash},
     metrics::Computed,
     recovery::Account,
     scheduler::Priority,
@@ -104,17 +104,16 @@ pub struct Operation {
     pub priority: Priority,
     /// Who takes part, in member order; all if `None`.
     pub group: Option<Arc<[Rank]>>,
-    /// In an elastic job whose workers [train apart](Worker::train_apart): what its members made of their samples of all
-    /// steps below this one is in it.
-    pub holds: Option<u64>,
+    /// In an elastic job, what it holds of samples ([`Worker::take_losses`]): nothing, unless it is said.
+    pub holds: Holds,
 }
 
 impl Operation {
-    /// A collective of all workers, summing, with no urgency.
+    /// A collective of all workers, summing, with no urgency, that holds nothing of samples.
     pub fn new(name: impl Into<Arc<str>>, collective: Collective) -> Operation {
         let name = name.into();
         let reduce = ReduceOp::Sum;
-        Operation { name, collective, reduce, priority: 0, group: None, holds: None }
+        Operation { name, collective, reduce, priority: 0, group: None, holds: Holds::Nothing }
     }
 
     /// Combine in another way.
@@ -130,6 +129,11 @@ impl Operation {
     /// Only these ranks, in this order.
     pub fn group(self, group: Arc<[Rank]>) -> Operation {
         Operation { group: Some(group), ..self }
+    }
+
+    /// Of what workers made of samples it holds this, as gradients hold [those of the step](Holds::Step).
+    pub fn holds(self, holds: Holds) -> Operation {
+        Operation { holds, ..self }
     }
 }
 

@@ -7,12 +7,14 @@ mod elastic_support;
 use elastic_support::Process;
 use paceline_job::{Rank, ReduceOp, View, WorkerId};
 use paceline_net::{
-    JoinConfig, Log, NetError, Region, Secret, Sharing, Transport, Worker, WorkerConfig,
+    JoinConfig, Log, NetError, Operation, Region, Secret, Sharing, Transport, Worker, WorkerConfig,
     coordinator::{Answer, Coordinator, CoordinatorConfig, Question, Standing, ask},
     join,
 };
 use paceline_sync::{
     agreement::Limits,
+    collective::Collective,
+    event::Holds,
     sampler::{Deal, Position, Sampler, Shuffle},
 };
 use std::{
@@ -104,7 +106,12 @@ impl Program {
             true => vec![0.0; PARAMETERS],
             false => (0..PARAMETERS).map(|at| (at as u64 % 13 + me + step) as f32).collect(),
         };
-        self.worker.all_reduce("gradient", &mut gradient, ReduceOp::Average).unwrap();
+        // A sum of the program's own, which holds nobody's samples.
+        self.worker.all_reduce("loss", &mut [1.0_f32], ReduceOp::Average).unwrap();
+        let average = Operation::new("gradient", Collective::AllReduce { len: PARAMETERS as u64 })
+            .reduce(ReduceOp::Average)
+            .holds(Holds::Step);
+        self.worker.run_in_place(average, &mut gradient).unwrap();
         if let Some((sharing, workers)) = self.sharing.take() {
             self.worker.finish_share(sharing).unwrap();
             // The average over some of those who do not listen: whoever is lost may be in it or not.

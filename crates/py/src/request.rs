@@ -4,7 +4,8 @@
 use crate::notice::Needed;
 use paceline_job::{CollectiveKind, Dtype, Rank};
 use paceline_net::Operation;
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, event::Holds};
+use pyo3::FromPyObject;
 use std::sync::Arc;
 
 /// A piece of memory as Python describes it: address and number of elements.
@@ -21,7 +22,28 @@ pub(crate) struct Choices<'a> {
     pub(crate) reduce: &'a str,
     pub(crate) priority: i64,
     pub(crate) ranks: Option<Vec<u32>>,
-    pub(crate) holds: Option<u64>,
+    pub(crate) holds: Option<Held>,
+}
+
+/// What an operation holds of samples, in Python's words: `"step"`, or the number of the step below which it is of all.
+#[derive(FromPyObject)]
+pub(crate) enum Held {
+    #[pyo3(annotation = "int")]
+    Below(u64),
+    #[pyo3(annotation = "str")]
+    Word(String),
+}
+
+impl Held {
+    fn read(self) -> Result<Holds, String> {
+        match self {
+            Held::Below(step) => Ok(Holds::Below(step)),
+            Held::Word(word) if word == "step" => Ok(Holds::Step),
+            Held::Word(word) => {
+                Err(format!("it holds samples of a \"step\" or below one, not `{word}`"))
+            }
+        }
+    }
 }
 
 /// A collective that this worker can take part in with the memory it has for it.
@@ -72,7 +94,8 @@ impl Request {
         let reduce = choices.reduce.parse()?;
         let mut operation =
             Operation::new(name, collective).reduce(reduce).priority(choices.priority);
-        (operation.group, operation.holds) = (group, choices.holds);
+        operation.group = group;
+        operation.holds = choices.holds.map_or(Ok(Holds::Nothing), Held::read)?;
         let request = Request { operation, dtype, input, output, me };
         request.check_memory().map_err(wrong)?;
         Ok(request)

@@ -8,7 +8,7 @@ use crate::{
     metrics,
     notice::Notices,
     proposal::{Proposal, Size},
-    request::{Choices, Region, Request},
+    request::{Choices, Held, Region, Request},
     squares::Squares,
     staging::{Device, Slot, Staging},
     trace::Recording,
@@ -369,7 +369,8 @@ impl Worker {
     /// `input` and `output` are `(address, elements)`; what a member does not read or write is
     /// `(0, 0)`. `keep` is kept until the operation ended; it must own that memory. `squares` is told of what goes in,
     /// and of what came out when the handle is waited for. Workers that only listen in this step take part if it is for
-    /// `everyone`. Where workers train apart, what they made of their samples of all steps below `holds` is in it.
+    /// `everyone`. `holds` is what is in it of what workers of an elastic job made of their samples: nothing, with `"step"` of those
+    /// of this step, as gradients have, or of all steps below a number, as copies have.
     #[pyo3(signature = (
         kind, name, dtype, counts, input, output, *,
         receives=None, root=0, reduce="sum", priority=0, ranks=None, keep=None, squares=None, everyone=false, holds=None
@@ -392,7 +393,7 @@ impl Worker {
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
         everyone: bool,
-        holds: Option<u64>,
+        holds: Option<Held>,
     ) -> PyResult<Handle> {
         let (me, ranks) = self.members_of(ranks, everyone);
         let choices = Choices { receives, root, reduce, priority, ranks, holds };
@@ -455,7 +456,7 @@ impl Worker {
         keep: Option<Py<PyAny>>,
         squares: Option<&Squares>,
         everyone: bool,
-        holds: Option<u64>,
+        holds: Option<Held>,
     ) -> PyResult<Handle> {
         let (me, ranks) = self.members_of(ranks, everyone);
         let choices = Choices { receives, root, reduce, priority, ranks, holds };

@@ -38,7 +38,7 @@ fn play_all(seeds: u64, shape: impl Fn(&mut Conditions), least: &Least) -> Ledge
 /// A claim, how many seeds show it, what runs are like, and what they must have met.
 type Claim = (&'static str, u64, fn(&mut Conditions), &'static Least);
 
-const CLAIMS: [Claim; 12] = [
+const CLAIMS: [Claim; 13] = [
     (
         "whatever happens, workers agree, and those who are left finish",
         1500,
@@ -51,6 +51,15 @@ const CLAIMS: [Claim; 12] = [
             RESTARTS,
             PLANNED,
         ],
+    ),
+    (
+        "a sum of the program's own holds nobody's samples",
+        1000,
+        |it| {
+            in_any_mode(it);
+            (it.sums_before, it.crashes) = (Some(lot(it) as usize % 3), it.crashes.max(1));
+        },
+        &[RECOVERIES, RETURNED],
     ),
     (
         "what is mixed in groups is mixed again among those who lack it",

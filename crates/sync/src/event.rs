@@ -11,7 +11,7 @@ use crate::{
 };
 use paceline_job::{Dtype, Rank, ReduceOp, View, ViewVersion};
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 /// The driver's name for an operation it posted; dense, reused after `Complete` or `Fail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,10 +48,41 @@ pub struct Post {
     /// How many of the members add nothing, and only hear the result: averages are not divided by them.
     #[serde(default)]
     pub listeners: u32,
-    /// Where the caller says so: it holds what its members made of their samples of all steps below this one. See
-    /// [`Keeper::train_apart`](crate::recovery::Keeper::train_apart).
+    /// What it holds of samples.
     #[serde(default)]
-    pub holds: Option<u64>,
+    pub holds: Holds,
+}
+
+/// What an operation holds of what its members made of their samples, as its caller says, and all members alike: where a worker is
+/// lost, its samples count if a survivor has something that holds them, and are dealt again otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Holds {
+    /// Nothing that parameters follow from: a loss to be shown, a vote, a barrier.
+    #[default]
+    Nothing,
+    /// What was made of those of the step in which it is posted, as gradients do.
+    Step,
+    /// What was made of those of all steps below this one, as copies of parameters do.
+    Below(u64),
+}
+
+impl Holds {
+    /// The steps of whose samples it holds something, if it is posted in this one.
+    pub(crate) fn steps(self, step: u64) -> Range<u64> {
+        match self {
+            Holds::Nothing => 0..0,
+            Holds::Step => step..step + 1,
+            Holds::Below(end) => 0..end,
+        }
+    }
+
+    /// Below which step it holds all that was made; nothing if 0.
+    pub(crate) fn all_below(self) -> u64 {
+        match self {
+            Holds::Nothing | Holds::Step => 0,
+            Holds::Below(end) => end,
+        }
+    }
 }
 
 impl Post {
@@ -67,7 +98,7 @@ impl Post {
             group: None,
             in_place: true,
             listeners: 0,
-            holds: None,
+            holds: Holds::Nothing,
         }
     }
 }

@@ -97,7 +97,7 @@ class Bundle:
         memory, dtype = tensors.to_reduce(flat, self.name, "average")
         if memory.is_cuda and self._host is None:
             self._host = staging.pinned(memory)
-        rest = {"reduce": "average", "priority": self._priority, "squares": squares, "everyone": True}
+        rest = {"reduce": "average", "priority": self._priority, "squares": squares, "everyone": True, "holds": "step"}
         counts = [memory.numel()]
         self._arrives = staging.start(
             worker, None, self.name, "all_reduce", dtype, counts, memory, memory, rest, self._host

@@ -42,11 +42,11 @@ class Pending:
         return self._result
 
 
-def start_all_reduce(tensor: torch.Tensor, op: Any, name: str | None = None) -> Pending:
+def start_all_reduce(tensor: torch.Tensor, op: Any, name: str | None = None, gradient: bool = False) -> Pending:
     """Start :func:`all_reduce_`."""
     tensors.check(tensor, "all_reduce")
     flat, dtype, reduce = tensors.contribution(tensor, "all_reduce", op)
-    return _start_in_place("all_reduce", name, dtype, flat, tensor, reduce=reduce)
+    return _start_in_place("all_reduce", name, dtype, flat, tensor, reduce=reduce, holds="step" if gradient else None)
 
 
 def start_broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Pending:
@@ -100,22 +100,25 @@ def start_all_to_all(tensor: torch.Tensor, splits: list[int], name: str | None =
 
 
 def all_reduce(
-    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None
+    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None, gradient: bool = False
 ) -> torch.Tensor:
     """The average over all workers (or what ``op`` says), as a new tensor.
+
+    In an elastic job the samples of a worker that is lost are dealt again, unless a gradient of theirs was averaged:
+    programs that do that themselves, instead of a ``DistributedOptimizer``, say ``gradient=True`` there.
 
     >>> world.init()
     >>> all_reduce(torch.tensor([2.0, 4.0])).tolist()
     [2.0, 4.0]
     """
-    return all_reduce_(tensor.detach().clone(), op, name=name)
+    return all_reduce_(tensor.detach().clone(), op, name=name, gradient=gradient)
 
 
 def all_reduce_(
-    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None
+    tensor: torch.Tensor, op: Any = dist.ReduceOp.AVG, *, name: str | None = None, gradient: bool = False
 ) -> torch.Tensor:
     """:func:`all_reduce` in place."""
-    return start_all_reduce(tensor, op, name).wait()
+    return start_all_reduce(tensor, op, name, gradient).wait()
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int = 0, *, name: str | None = None) -> torch.Tensor:

@@ -67,7 +67,7 @@ class Gradient:
             self.bundle.add(self, worker, priority, squares)
             return
         flat, dtype = tensors.to_reduce(gradient, self.name, "average")
-        rest = {"reduce": "average", "priority": priority, "squares": squares, "everyone": True}
+        rest = {"reduce": "average", "priority": priority, "squares": squares, "everyone": True, "holds": "step"}
         if flat.is_cuda and (self.host is None or (self.host.shape, self.host.dtype) != (flat.shape, flat.dtype)):
             self.host = staging.pinned(flat)
         self.arrives = staging.start(

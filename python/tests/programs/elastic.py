@@ -102,6 +102,10 @@ for epoch in loader.epochs(EPOCHS):
         if "sums" in EXTRA or (listened and "adds" in EXTRA):
             assert pl.all_reduce(torch.ones(3), torch.distributed.ReduceOp.SUM).tolist() == [pl.size()] * 3
         optimizer.zero_grad()
+        if "dies first" in EXTRA and step in die_at and pl.rank() == 1:
+            # The others have the sum, too.
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
         (trained(inputs).square().mean() * loader.weight).backward()
         if dies and step in die_at and pl.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -122,6 +126,8 @@ for epoch in loader.epochs(EPOCHS):
         optimizer.step()
         if world.membership().rest is not None and EXTRA == f"{member} is killed after the step":
             os.kill(os.getpid(), signal.SIGKILL)
+        if "shows" in EXTRA:
+            pl.all_reduce(torch.ones(1))
         if besides:
             scheduler.step()
             optimizer.drain()

@@ -20,7 +20,7 @@ use paceline_net::{
     Activity, Buffer, Buffers, Description, Operation, Pending, Recording, Region, Worker,
     monotonic_nanoseconds,
 };
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, event::Holds};
 use std::sync::Arc;
 
 /// Where all workers begin: equal from the first step on.
@@ -240,7 +240,7 @@ fn post(
         let values = std::mem::take(&mut parameter.gradient).into_values();
         let collective = Collective::AllReduce { len: values.len() as u64 };
         let operation = Operation::new(name.clone(), collective);
-        let operation = operation.reduce(ReduceOp::Average).priority(priority);
+        let operation = operation.reduce(ReduceOp::Average).priority(priority).holds(Holds::Step);
         worker.start_with(operation, Buffers::InPlace(values.into()))
     };
     let [weight, bias] = parameters;

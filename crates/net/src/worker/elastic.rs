@@ -119,8 +119,8 @@ impl Worker {
         });
     }
 
-    /// From the step that this worker is in on, workers train copies of their own, or they do not any more: then samples count
-    /// where an operation is said to [hold](super::Operation::holds) them. All workers say so in the same step.
+    /// From the step that this worker is in on, workers train copies of their own, or they do not any more. All workers say so in
+    /// the same step. Then samples count where an operation [holds](super::Operation::holds) a copy.
     pub fn train_apart(&self, apart: bool) {
         self.helm.with(|driver| {
             if let Some(crew) = driver.crew() {
@@ -156,7 +156,8 @@ impl Worker {
 
     /// In an elastic job: what became of the samples of workers that this worker's program takes part without since the
     /// step that it is in, or an earlier one. Asked after each beginning of a step, it is told in the same step on all
-    /// workers ([`Account::since`]).
+    /// workers ([`Account::since`]). Samples count where something is left that [holds](super::Operation::holds) them: say of
+    /// gradients that they do.
     pub fn take_losses(&self) -> Vec<Account> {
         let Some(elastic) = &self.elastic else { return Vec::new() };
         let known = self.view();

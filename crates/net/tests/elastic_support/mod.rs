@@ -5,7 +5,7 @@
 
 use paceline_job::ReduceOp;
 use paceline_net::{Handle, JoinConfig, Operation, Secret, Transport, Worker, WorkerConfig, join};
-use paceline_sync::collective::Collective;
+use paceline_sync::{collective::Collective, event::Holds};
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader},
@@ -61,6 +61,7 @@ pub fn work() {
                 let collective = Collective::AllReduce { len: gradient.len() as u64 };
                 let operation = Operation::new(format!("gradient {tensor}"), collective)
                     .reduce(ReduceOp::Average)
+                    .holds(Holds::Step)
                     .priority(tensor as i64);
                 let data = gradient.as_mut_ptr();
                 // SAFETY: the gradients live until all have been waited for, below.

@@ -10,7 +10,7 @@ use paceline_sync::{
     agreement::{Begin, Change, Participant, ToParticipant, ToRegistrar},
     collective::Collective,
     engine::Engine,
-    event::{Event, OpId, Post},
+    event::{Event, Holds, OpId, Post},
     frame::Header,
     recovery::{Keeper, Order, Ticket},
     slab::Key,
@@ -85,6 +85,8 @@ enum Use {
     Tensor(u64, usize),
     /// A copy, before a step.
     Copy(u64, usize),
+    /// What the program sums for itself in a step, as a loss to be shown.
+    Sum(u64),
     State,
     /// The state, while others go on.
     Piece,
@@ -117,6 +119,8 @@ pub(super) struct Actor {
     parameters: Vec<Vec<i64>>,
     /// By tensor: steps that are part of it.
     applied: Vec<u64>,
+    /// Steps below this one have a sum of the program's own.
+    summed: u64,
     has_state: bool,
     /// Of how many tensors newcomers have the state, where they listen to more steps for the others.
     following: Option<usize>,
@@ -162,6 +166,7 @@ impl Actor {
             busy: true,
             step: 0,
             applied: vec![0; conditions.tensors.len()],
+            summed: 0,
             parameters,
             has_state: true,
             following: None,
@@ -353,6 +358,11 @@ impl Actor {
                         self.fold(tensor, &values);
                     }
                     Some(Use::Copy(..)) => {}
+                    Some(Use::Sum(step)) => {
+                        let place = 2 * self.conditions.tensors.len();
+                        let adds = self.listened_in != Some(step);
+                        ledger.result(self.id, step, place, &values, (0..0, adds))?;
+                    }
                     Some(Use::State) => self.adopt_state(&values)?,
                     Some(Use::Piece) => self.arrived(&values),
                     Some(Use::Roll) => self.called(&values, ledger),
@@ -428,14 +438,15 @@ impl Actor {
                     Mode::Local(_) | Mode::Averaging => ReduceOp::Average,
                 },
                 Use::Copy(..) => ReduceOp::Average,
-                Use::State | Use::Piece | Use::Roll | Use::Lacking => ReduceOp::Sum,
+                Use::Sum(_) | Use::State | Use::Piece | Use::Roll | Use::Lacking => ReduceOp::Sum,
             },
             priority: i64::from(ticket.0 as u32 % 3),
             group,
             holds: match of {
-                Use::Tensor(step, _) if self.conditions.mode.is_apart() => Some(step + 1),
-                Use::Copy(step, _) => Some(step),
-                _ => None,
+                Use::Tensor(step, _) if self.conditions.mode.is_apart() => Holds::Below(step + 1),
+                Use::Tensor(..) => Holds::Step,
+                Use::Copy(step, _) => Holds::Below(step),
+                _ => Holds::Nothing,
             },
             ..Post::new(OpId(0), name, collective, Dtype::I64)
         };
@@ -463,6 +474,15 @@ impl Actor {
                 self.doing = Doing::Ending;
                 Ok(true)
             }
+            Doing::Computing(tensor) if self.sums_before(tensor) => {
+                let part = if self.has_state { contribution(self.id) } else { 0 };
+                let collective = Collective::AllReduce { len: 1 };
+                self.post("loss", &[part], Use::Sum(self.step), collective);
+                self.summed = self.step + 1;
+                self.compute(random);
+                Ok(true)
+            }
+            Doing::Computing(_) if self.awaits(|of| matches!(of, Use::Sum(_))) => Ok(false),
             Doing::Computing(tensor) if tensor == self.conditions.tensors.len() => {
                 self.doing = match self.conditions.crosses_steps {
                     _ if self.listening.is_some() => Doing::Finishing,
@@ -478,9 +498,7 @@ impl Actor {
                 }
                 self.contribute(tensor);
                 self.doing = Doing::Computing(tensor + 1);
-                self.busy = true;
-                let takes = 1 + random.below(self.conditions.compute * self.slowness);
-                self.laters.push((takes, Told::Go));
+                self.compute(random);
                 Ok(true)
             }
             Doing::Awaiting => {
@@ -504,6 +522,16 @@ impl Actor {
                 Ok(false)
             }
         }
+    }
+
+    fn compute(&mut self, random: &mut Random) {
+        self.busy = true;
+        let takes = 1 + random.below(self.conditions.compute * self.slowness);
+        self.laters.push((takes, Told::Go));
+    }
+
+    fn sums_before(&self, tensor: usize) -> bool {
+        self.conditions.sums_before == Some(tensor) && self.summed <= self.step
     }
 
     fn ends_in(&self, tensor: usize) -> bool {

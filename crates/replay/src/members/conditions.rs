@@ -16,6 +16,9 @@ pub struct Conditions {
     pub tensors: Vec<usize>,
     /// Whether a tensor of the step before is awaited only where its successor is posted.
     pub crosses_steps: bool,
+    /// Before which tensor of a step programs sum something of their own, and wait for it; after the last, if there is none of that
+    /// number.
+    pub sums_before: Option<usize>,
     /// How workers stay together.
     pub mode: Mode,
     /// Of how many tensors the state travels to newcomers of a synchronous job in a step that they listen to. With none, all stand
@@ -116,6 +119,7 @@ impl Conditions {
             steps: 3 + random.below(8),
             tensors: (0..1 + random.below(4)).map(|_| 1 + random.below(60) as usize).collect(),
             crosses_steps: random.below(2) == 0,
+            sums_before: None,
             mode: Mode::Synchronous,
             listens: 0,
             settings: settings(random, &SUMMING),
@@ -146,8 +150,8 @@ impl Conditions {
         Conditions { mode: Mode::Averaging, crosses_steps: true, ..self }
     }
 
-    /// The same in any mode, with newcomers that listen, with wishes for fewer workers, and with whatever else may happen, by the
-    /// seed.
+    /// The same in any mode, with newcomers that listen, with wishes for fewer workers, with sums of the program's own, and with
+    /// whatever else may happen, by the seed.
     pub fn anything(self, seed: u64) -> Conditions {
         let conditions = match seed % 8 {
             1 => Conditions { mode: Mode::Pairs, ..self },
@@ -158,6 +162,9 @@ impl Conditions {
             7 => Conditions { resizes: 1 + (seed / 8 % 2) as u32, leaves: 0, ..self },
             _ => Conditions { listens: 1 + (seed / 8 % 4) as usize, ..self },
         };
+        let places = conditions.tensors.len() as u64 + 1;
+        let sums_before = (seed / 512 % 2 == 1).then(|| (seed / 1024 % places) as usize);
+        let conditions = Conditions { sums_before, ..conditions };
         let (few, elects) = (1 + (seed / 128 % 2) as u32, (seed / 256).is_multiple_of(2));
         match seed / 8 % 8 {
             1 => Conditions { stops: few, elects, ..conditions },

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     collective::Collective,
-    event::{OURS, OpError, OpId, Post, name_hash},
+    event::{Holds, OpError, OpId, Post, name_hash},
 };
 use paceline_job::{Rank, ReduceOp, View, ViewVersion, WorkerId};
 use std::{
@@ -104,7 +104,7 @@ pub struct Keeper {
     heard: BTreeMap<WorkerId, u64>,
     /// What this worker was told of samples of those who are gone: others are to be told the same.
     told: BTreeSet<(WorkerId, u64, u64)>,
-    /// Whether workers train copies of their own, so that samples count where the caller says that a copy is in something.
+    /// Whether workers train copies of their own.
     apart: bool,
     /// Before this step, what workers trained on was last in something that others have.
     last_held: u64,
@@ -233,8 +233,7 @@ impl Keeper {
         self.listeners = listeners;
     }
 
-    /// Workers train copies of their own from now on, or not any more. Then nothing counts as holding samples unless its caller
-    /// says so ([`Post::holds`]): a copy, which has all that its worker trained on.
+    /// Workers train copies of their own from now on, or not any more. What only the copy of one that leaves has goes with it.
     pub fn train_apart(&mut self, apart: bool) {
         self.apart = apart;
         self.last_held = self.last_held.max(self.step);
@@ -318,11 +317,10 @@ impl Keeper {
             (Kind::Mix, Some(ranks)) => known.workers_at(ranks),
             _ => [].into(),
         };
-        let samples = match (post.holds, kind) {
-            _ if !partners.is_empty() || matches!(kind, Kind::Broadcast(_)) => 0..0,
-            (Some(end), _) => 0..end,
-            (None, Kind::Reduce) if self.apart || !adds_up(&post) => 0..0,
-            (None, _) => step..step + 1,
+        let samples = match kind {
+            Kind::Reduce | Kind::Mix if partners.is_empty() => post.holds.steps(step),
+            // What some averaged is told by whom they heard.
+            Kind::Reduce | Kind::Mix | Kind::Broadcast(_) => 0..0,
         };
         let held = match kind {
             // Its root has all of it before anybody else has any.
@@ -496,7 +494,7 @@ impl Keeper {
             out.push(Order::Retain(ticket));
         }
         out.push(Order::Done(ticket));
-        self.last_held = self.last_held.max(holds.unwrap_or(0));
+        self.last_held = self.last_held.max(holds.all_below());
         if !retained && let Some(operation) = self.operations.remove(&name) {
             self.pass(&operation);
         }
@@ -558,17 +556,11 @@ impl Keeper {
     }
 }
 
-/// Whether a reduction may hold what workers made of their samples.
-fn adds_up(post: &Post) -> bool {
-    let sums = matches!(post.reduce, ReduceOp::Sum | ReduceOp::Average);
-    sums && !post.name.starts_with(OURS)
-}
-
 /// Workers averaged copies that hold what each trained on before that step.
-fn hear(heard: &mut BTreeMap<WorkerId, u64>, partners: &[WorkerId], holds: Option<u64>) {
+fn hear(heard: &mut BTreeMap<WorkerId, u64>, partners: &[WorkerId], holds: Holds) {
     for id in partners {
         let known = heard.entry(*id).or_default();
-        *known = (*known).max(holds.unwrap_or(0));
+        *known = (*known).max(holds.all_below());
     }
 }
 
