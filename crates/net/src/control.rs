@@ -120,6 +120,10 @@ struct State {
     accused: Vec<(WorkerId, ViewVersion)>,
     /// Whether a way back to the coordinator is being looked for.
     returning: bool,
+    /// Whether this worker came to a running job and has asked to be let in.
+    ready: bool,
+    /// Whether the coordinator said that the job needs nobody any more.
+    over: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -189,6 +193,8 @@ impl Control {
             proposal: None,
             accused: Vec::new(),
             returning: false,
+            ready: false,
+            over: false,
         };
         let desk = Desk {
             state: Mutex::new(state),
@@ -253,7 +259,11 @@ impl Control {
         let mut state = self.desk.state();
         // Each turn ends the wait, or follows news of the coordinator's; it is bounded by the time that operations have.
         loop {
-            let State { participant, outgoing, entering, accused, returning, .. } = &mut *state;
+            let State { participant, outgoing, entering, accused, returning, over, .. } =
+                &mut *state;
+            if participant.view().size() == 0 && !participant.is_connected() && !*returning {
+                return Err(if *over { NetError::JobOver } else { self.desk.gone() });
+            }
             if latest.is_some_and(|latest| participant.view().version > latest) {
                 return Ok(Turn::Behind);
             }
@@ -287,13 +297,6 @@ impl Control {
                         Some((_, view)) if view.rank_of(me).is_none() => NetError::Retired,
                         _ => NetError::Removed,
                     });
-                }
-                Begin::Wait { .. }
-                    if participant.view().size() == 0
-                        && !participant.is_connected()
-                        && !*returning =>
-                {
-                    return Err(NetError::JobOver);
                 }
                 Begin::Dissolved { left, needed } => {
                     return Err(NetError::Dissolved { left, needed });
@@ -364,6 +367,7 @@ impl Control {
 
     /// Ask to be let into the running job.
     pub(crate) fn ask_to_enter(&self) {
+        self.desk.state().ready = true;
         self.remark(WorkerMessage::Enter);
     }
 
@@ -704,6 +708,13 @@ impl Desk {
         state.participant.disconnect();
         state.returning = returning;
         self.give_up_if_alone(&state);
+        if let Some(sink) = self.successor.get()
+            && state.participant.view().size() == 0
+            && !returning
+        {
+            // What it was invited to comes to nothing.
+            sink(News::Gather(None));
+        }
         if let Some((_, verdict)) = state.proposal.take() {
             let _ = verdict.set(Verdict::CoordinatorGone);
         }

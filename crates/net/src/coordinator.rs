@@ -23,9 +23,9 @@ pub use elastic::{Census, Occasion, Resizer};
 pub use log::Log;
 pub use message::{
     COORDINATOR_MESSAGE_BYTES, CoordinatorMessage, Fate, HOST_NAME_BYTES, INTRODUCTION_BYTES,
-    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Pace, Refusal, Request, Return,
-    WORKER_MESSAGE_BYTES, WorkerMessage, decode_coordinator_message, decode_introduction,
-    decode_introduction_answer, decode_request, decode_worker_message,
+    Introduction, IntroductionAnswer, JobId, Join, MAXIMUM_WORKERS, Outside, Pace, Refusal,
+    Request, Return, WORKER_MESSAGE_BYTES, WorkerMessage, decode_coordinator_message,
+    decode_introduction, decode_introduction_answer, decode_request, decode_worker_message,
 };
 pub(crate) use message::{DECISION_BYTES, encode};
 pub use sighting::{

@@ -126,7 +126,7 @@ pub enum NetError {
     )]
     Outside,
     /// Start the job again if more is to be trained.
-    #[error("the job was over, or its coordinator gone, before this worker was let in")]
+    #[error("the job was over before this worker was let in")]
     JobOver,
     /// Start the job again from its last checkpoint.
     #[error(

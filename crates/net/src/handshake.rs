@@ -33,7 +33,7 @@ use std::{
 };
 
 /// Both sides of a connection must speak this version.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// How long a stranger may take to prove that it holds the secret.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

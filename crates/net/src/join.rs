@@ -14,7 +14,8 @@ use crate::{
     control::WayBack,
     coordinator::{
         COORDINATOR_MESSAGE_BYTES, Coordinator, CoordinatorConfig, CoordinatorMessage, Fate,
-        JOIN_TIMEOUT, JobId, Join, Log, Return, WorkerMessage, decode_coordinator_message, encode,
+        JOIN_TIMEOUT, JobId, Join, Log, Outside, Return, WorkerMessage, decode_coordinator_message,
+        encode,
     },
     error::{NetError, Result},
     handshake::{
@@ -98,6 +99,10 @@ impl JoinConfig {
             log: Log::default(),
         }
     }
+
+    fn host(&self) -> String {
+        self.host.clone().unwrap_or_else(host_identity)
+    }
 }
 
 /// A worker's part in a job that has all its workers.
@@ -131,11 +136,17 @@ pub(crate) struct Reunion {
     pub(crate) config: JoinConfig,
 }
 
-/// The way back to the job's coordinator, for a worker that has a place in it.
+impl Reunion {
+    fn outside(&self) -> Result<Outside> {
+        Ok(Outside { host: self.config.host(), address: self.listener.local_addr()? })
+    }
+}
+
+/// The way back to the job's coordinator, for a worker that has a place in it, or waits for one.
 pub(crate) struct PlaceOf(pub(crate) Arc<Reunion>, pub(crate) WorkerId);
 
 impl WayBack for PlaceOf {
-    fn come_back(&self) -> Result<ControlChannel> {
+    fn come_back(&self, outside: bool) -> Result<ControlChannel> {
         let PlaceOf(reunion, worker) = self;
         let JoinConfig { coordinator, secret, encryption, .. } = &reunion.config;
         let addresses = Rendezvous::parse(coordinator)?.resolve()?;
@@ -147,6 +158,7 @@ impl WayBack for PlaceOf {
             job: reunion.job.clone(),
             worker: *worker,
             process: std::process::id(),
+            outside: if outside { Some(reunion.outside()?) } else { None },
         }))?;
         Ok(control)
     }
@@ -211,8 +223,8 @@ pub fn join(config: JoinConfig) -> Result<Joined> {
     let place = match answer {
         Answer::Welcome(place) => place,
         Answer::Underway(job, id, underway) => {
-            let host = config.host.clone().unwrap_or_else(host_identity);
-            let worker = Worker { id, host, address: listener.local_addr()?.to_string() };
+            let address = listener.local_addr()?.to_string();
+            let worker = Worker { id, host: config.host(), address };
             let view = View { version: ViewVersion(0), workers: vec![worker], ..underway.clone() };
             return Ok(Joined {
                 rank: Rank(0),
@@ -260,7 +272,7 @@ fn ask_to_join(
     let ask = Join {
         rank: config.rank,
         size: config.size,
-        host: config.host.clone().unwrap_or_else(host_identity),
+        host: config.host(),
         address: listener.local_addr()?,
         process: std::process::id(),
     };

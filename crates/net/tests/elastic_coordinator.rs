@@ -3,7 +3,7 @@
 
 mod elastic_support;
 
-use elastic_support::{Process, see_equal_ends};
+use elastic_support::{Process, see_equal_ends, see_somebody_wait};
 use paceline_net::{
     Log, Secret,
     coordinator::{Coordinator, CoordinatorConfig},
@@ -26,6 +26,12 @@ fn worker_of_an_elastic_job() {
 
 #[test]
 #[ignore = "a process of the other tests"]
+fn newcomer_to_an_elastic_job() {
+    elastic_support::wait_for_room();
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
 fn coordinator_of_an_elastic_job() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
@@ -38,7 +44,7 @@ fn coordinator_of_an_elastic_job() {
 
 fn config(address: &str, secret: Secret, log: Log) -> CoordinatorConfig {
     let listen = address.parse().unwrap();
-    let elastic = Some(Limits::default());
+    let elastic = Some(Limits { least: 1, most: WORKERS });
     CoordinatorConfig { elastic, log, ..CoordinatorConfig::new(listen, WORKERS, secret) }
 }
 
@@ -78,6 +84,46 @@ fn a_coordinator_that_is_killed_and_restarted_has_its_workers_again() {
 #[test]
 fn a_worker_that_is_lost_while_the_coordinator_is_away_is_out_of_the_next_view() {
     restart(true);
+}
+
+#[test]
+fn whoever_waits_to_be_let_in_waits_with_the_restarted_coordinator_until_there_is_room() {
+    let secret = Secret::random().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, address) = coordinator("127.0.0.1:0", &secret, folder.path());
+    let pace = Duration::from_millis(150);
+    let mut workers: Vec<Process> =
+        (0..WORKERS).map(|_| Process::worker(&address, &secret, "tcp", pace)).collect();
+    workers[0].read_until("step 2 ").unwrap();
+    let tcp = [("JOB_TRANSPORT", "tcp")];
+    let mut newcomer = Process::start("newcomer_to_an_elastic_job", &address, &secret, &tcp);
+    see_somebody_wait(&address, &secret);
+    drop(first);
+    let (mut second, _) = coordinator(&address, &secret, folder.path());
+    see_somebody_wait(&address, &secret);
+    drop(workers.pop());
+    let entered = newcomer.read_until("entered with ");
+    assert_eq!(entered.as_deref(), Some("3"), "{:?}", newcomer.said);
+    see_equal_ends(workers.iter_mut(), WORKERS - 1);
+    assert_eq!(second.read_until("ended as ").as_deref(), Some("Ended"));
+}
+
+#[test]
+fn whoever_waits_to_be_let_in_is_told_when_the_job_is_over() {
+    let secret = Secret::random().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut only, address) = coordinator("127.0.0.1:0", &secret, folder.path());
+    let pace = Duration::from_millis(30);
+    let mut workers: Vec<Process> =
+        (0..WORKERS).map(|_| Process::worker(&address, &secret, "tcp", pace)).collect();
+    workers[0].read_until("step 2 ").unwrap();
+    let tcp = [("JOB_TRANSPORT", "tcp")];
+    let mut newcomer = Process::start("newcomer_to_an_elastic_job", &address, &secret, &tcp);
+    see_somebody_wait(&address, &secret);
+    see_equal_ends(workers.iter_mut(), WORKERS);
+    let told = newcomer.read_until("failed: ");
+    assert_eq!(told.as_deref(), Some("the job was over before this worker was let in"));
+    assert_eq!(only.read_until("ended as ").as_deref(), Some("Ended"));
 }
 
 #[test]

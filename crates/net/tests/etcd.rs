@@ -4,7 +4,7 @@
 mod elastic_support;
 mod etcd_support;
 
-use elastic_support::{Process, see_equal_ends};
+use elastic_support::{Process, see_equal_ends, see_somebody_wait};
 use etcd_support::Server;
 use paceline_job::{Settings, View};
 use paceline_net::{
@@ -89,6 +89,12 @@ fn worker_of_an_elastic_job() {
     elastic_support::work();
 }
 
+#[test]
+#[ignore = "a process of the other tests"]
+fn newcomer_to_an_elastic_job() {
+    elastic_support::wait_for_room();
+}
+
 /// Start workers of which the first has the seat.
 fn workers(server: &Server, size: usize) -> Vec<Process> {
     workers_with(server, &Secret::random().unwrap(), size)
@@ -98,7 +104,8 @@ fn workers_with(server: &Server, secret: &Secret, size: usize) -> Vec<Process> {
     let address = server.address("training");
     let start = || {
         let size = size.to_string();
-        let variables = [("JOB_SIZE", &*size), ("JOB_TRANSPORT", "tcp"), ("JOB_PACE", "30")];
+        let size = ("JOB_SIZE", &*size);
+        let variables = [size, ("JOB_MOST", size.1), ("JOB_TRANSPORT", "tcp"), ("JOB_PACE", "30")];
         Process::start("worker_of_an_elastic_job", &address, secret, &variables)
     };
     let mut workers = vec![start()];
@@ -122,6 +129,23 @@ fn workers_outlive_the_one_that_has_the_seat() {
     let etcd = server.etcd("training");
     let seat = etcd.claim(address(1)).unwrap().expect("given back");
     assert_eq!(EtcdStore::new(seat).load().unwrap(), None, "the job is over");
+}
+
+#[test]
+fn whoever_waits_to_be_let_in_goes_to_the_successor_of_the_one_that_has_the_seat() {
+    let Some(server) = Server::start() else { return };
+    let secret = Secret::random().unwrap();
+    let mut workers = workers_with(&server, &secret, 3);
+    workers[1].read_until("step 2 ").unwrap();
+    let address = server.address("training");
+    let tcp = [("JOB_TRANSPORT", "tcp")];
+    let mut newcomer = Process::start("newcomer_to_an_elastic_job", &address, &secret, &tcp);
+    see_somebody_wait(&address, &secret);
+    // With it there is room.
+    drop(workers.remove(0));
+    let entered = newcomer.read_until("entered with ");
+    assert_eq!(entered.as_deref(), Some("3"), "{:?}", newcomer.said);
+    see_equal_ends(workers.iter_mut(), 2);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::timeline::Timeline;
 use actor::{Actor, Envelope, Outbox, Told};
 use conditions::Trouble;
 use halves::Island;
-use paceline_job::{Membership, Random, Time, View, WorkerId};
+use paceline_job::{Membership, Random, Time, View, Worker, WorkerId};
 use paceline_sync::agreement::{Change, Minutes, Registrar, Summons, ToParticipant, ToRegistrar};
 use silence::Silence;
 use std::{collections::BTreeMap, sync::Arc};
@@ -362,7 +362,8 @@ impl Run {
         }
     }
 
-    /// Whoever comes back is told where things stand, if it is in the view; otherwise that it is not.
+    /// Whoever comes back is told where things stand, if it is in the view; if it never was, it waits on; otherwise it is told that the
+    /// others went on.
     fn reconnect(&mut self, id: WorkerId) -> Result<(), String> {
         if self.lines.contains_key(&id) || !self.actors.contains_key(&id) {
             return Ok(());
@@ -382,7 +383,8 @@ impl Run {
             self.later(pause, Happening::Reconnect(id));
             return Ok(());
         };
-        if registrar.is_present(id) {
+        let waits = registrar.newcomers().iter().any(|newcomer| newcomer.id == id);
+        if registrar.is_present(id) || waits {
             // The connection before is not known to be gone: it comes back when it is.
             let pause = self.delay();
             self.later(pause, Happening::Reconnect(id));
@@ -390,6 +392,10 @@ impl Run {
         }
         self.lines.insert(id, self.term);
         self.begin_heartbeats(id);
+        if self.actors[&id].is_outside() {
+            let worker = Worker { id, host: "new".to_string(), address: String::new() };
+            self.register(|registrar, out| registrar.welcome(worker, out))?;
+        }
         self.act(id, |actor, _| actor.reconnected())
     }
 

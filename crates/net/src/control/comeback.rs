@@ -1,8 +1,9 @@
 //! The way back to a coordinator that is gone, in an elastic job: it may be restarted where it was, or another may have
-//! taken its seat. Meanwhile the worker trains on with the view it has.
+//! taken its seat. Meanwhile the worker trains on with the view it has, or waits on to be let in.
 
 use super::Desk;
 use crate::{
+    coordinator::WorkerMessage,
     error::{NetError, Result},
     handshake::{self, Deadline, Wakened},
     join::ControlChannel,
@@ -11,8 +12,8 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 /// Where a job's coordinator is to be found.
 pub(crate) trait WayBack: Send + Sync {
-    /// Connect with whoever is the coordinator now, or fail within a few seconds.
-    fn come_back(&self) -> Result<ControlChannel>;
+    /// Connect with whoever is the coordinator now, or fail within a few seconds. `outside`: it was not let in yet.
+    fn come_back(&self, outside: bool) -> Result<ControlChannel>;
 
     /// Something happened on the way that a person may want to know.
     fn tell(&self, line: &str);
@@ -24,7 +25,8 @@ pub(crate) trait WayBack: Send + Sync {
 /// One such way.
 pub(crate) type Comeback = Box<dyn WayBack>;
 
-/// How long a coordinator may be away. After that, workers train on as long as nobody is lost.
+/// How long a coordinator may be away. After that, workers train on as long as nobody is lost, and nobody waits any more to be let
+/// in.
 const AWAY: Duration = Duration::from_secs(120);
 
 /// The pause between two attempts.
@@ -48,9 +50,11 @@ impl Desk {
         broke: Option<NetError>,
         absence: &mut Option<Absence>,
     ) -> Option<ControlChannel> {
-        // Whoever was not let in yet has nothing to come back to.
-        let inside = self.state().participant.view().size() > 0;
-        let comeback = self.comeback.get().filter(|_| inside);
+        if let Some(NetError::JobOver) = &broke {
+            self.state().over = true;
+        }
+        let outside = self.state().participant.view().size() == 0;
+        let comeback = self.comeback.get().filter(|_| !self.state().over);
         self.disconnect(comeback.is_some());
         let comeback = comeback?;
         // Where a worker is done, its coordinator may well be.
@@ -64,6 +68,7 @@ impl Desk {
             Absence { until: Deadline::after(AWAY), refused: false }
         });
         if let Some(NetError::OtherJob { .. } | NetError::NotElastic) = &broke
+            && !outside
             && !std::mem::replace(&mut absence.refused, true)
         {
             comeback.tell(&format!(
@@ -80,12 +85,12 @@ impl Desk {
                     break;
                 }
             }
-            if let Ok(channel) = comeback.come_back() {
+            if let Ok(channel) = comeback.come_back(outside) {
                 self.resume();
                 return Some(channel);
             }
         }
-        if !done && !self.stop.load(Ordering::Acquire) {
+        if !done && !outside && !self.stop.load(Ordering::Acquire) {
             let seconds = AWAY.as_secs();
             comeback.tell(&format!(
                 "the coordinator did not come back within {seconds} s, and is looked for no more: this worker trains on until \
@@ -104,6 +109,13 @@ impl Desk {
         state.outgoing.clear();
         let state = &mut *state;
         state.participant.reconnect(&mut state.outgoing);
+        if state.participant.view().size() == 0 {
+            match state.ready {
+                true => state.remarks.push(WorkerMessage::Enter),
+                // Nobody knows it as somebody who stands anywhere.
+                false => state.outgoing.clear(),
+            }
+        }
         for (worker, version) in &state.accused {
             state.participant.lost(*worker, *version, &mut state.outgoing);
         }

@@ -6,7 +6,9 @@ use super::{
     door::Arrival,
     elastic::Occasion,
     keep_alive,
-    message::{CoordinatorMessage, Fate, JobId, MAXIMUM_WORKERS, Refusal, Request, Return},
+    message::{
+        CoordinatorMessage, Fate, JobId, MAXIMUM_WORKERS, Outside, Refusal, Request, Return,
+    },
     notes::Kept,
     tell, tell_choices, terrain,
 };
@@ -15,7 +17,7 @@ use crate::{
     error::NetError,
     handshake::{Deadline, MessageChannel},
 };
-use paceline_job::{Measured, Membership, Rank, View, WorkerId};
+use paceline_job::{Measured, Membership, Rank, View, Worker, WorkerId};
 use paceline_sync::{agreement::Registrar, survey::Finding};
 use std::{
     net::SocketAddr,
@@ -40,6 +42,14 @@ impl Service {
                 return self.early.push(Arrival { channel, from, request });
             }
             Request::Join(join) => join,
+            // Whether there is a job to wait for, too.
+            Request::Return(ref back)
+                if self.restored
+                    && back.outside.is_some()
+                    && self.early.len() < MAXIMUM_WORKERS =>
+            {
+                return self.early.push(Arrival { channel, from, request });
+            }
             Request::Return(back) => return self.take_back(channel, from, back),
             // Answered at the door.
             Request::Ask(_) => return,
@@ -81,7 +91,7 @@ impl Service {
         from: SocketAddr,
         back: Return,
     ) {
-        let Return { job, worker, process } = back;
+        let Return { job, worker, process, outside } = back;
         let name = format!("worker with the number {} at {from}", worker.0);
         if job != self.job {
             let (ours, theirs) = (self.job.to_string(), job.to_string());
@@ -91,11 +101,22 @@ impl Service {
             return self.refuse(&mut channel, &name, Refusal::NotElastic);
         }
         // Its connection before is over, though that was not seen yet.
-        if let Some(index) = self.members.iter().position(|member| member.id() == Some(worker)) {
+        let is_before = |member: &Member| match &member.seat {
+            Seat::Taken(id) => *id == worker,
+            Seat::Waiting(waiting) => waiting.id == worker,
+            Seat::Gathering(_) => false,
+        };
+        if let Some(index) = self.members.iter().position(is_before) {
             self.bury(index, Fate::Lost);
         }
+        let seat = match outside.filter(|_| self.rank_of(worker).is_none()) {
+            None => Seat::Taken(worker),
+            Some(Outside { host, address }) => match self.admits() {
+                Ok(()) => Seat::Waiting(Worker { id: worker, host, address: address.to_string() }),
+                Err(refusal) => return self.refuse(&mut channel, &name, refusal),
+            },
+        };
         keep_alive(&channel);
-        let seat = Seat::Taken(worker);
         self.members.push(Member { channel, name, process, stride: None, seat });
         self.brief(self.members.len() - 1);
         self.tell_progress();
@@ -110,6 +131,13 @@ impl Service {
     /// Nobody of a job that was begun before has come back: those who are there begin another, if anybody is.
     fn begin_anew(&mut self) {
         self.restored = false;
+        let begins = |it: &Arrival| matches!(it.request, Request::Join(_));
+        let (early, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.early).into_iter().partition(begins);
+        self.early = early;
+        for Arrival { mut channel, from, .. } in waiting {
+            self.refuse(&mut channel, &format!("worker at {from}"), Refusal::JobOver);
+        }
         let job = match JobId::random() {
             Ok(job) if !self.early.is_empty() => job,
             _ => return self.end(),

@@ -193,10 +193,14 @@ impl Service {
     /// It is ready; how it is gone, if it has no business to be.
     pub(super) fn let_in(&mut self, index: usize) -> Option<Fate> {
         let member = &mut self.members[index];
-        let Seat::Waiting(worker) = &member.seat else {
-            return Some(Fate::Failed { reason: "it takes part already".to_string() });
+        let worker = match &member.seat {
+            Seat::Waiting(worker) => worker.clone(),
+            // It says so to each coordinator that it comes to, also to one that finds it in the view.
+            Seat::Taken(_) => return None,
+            Seat::Gathering(_) => {
+                return Some(Fate::Failed { reason: "the job has not begun".to_string() });
+            }
         };
-        let worker = worker.clone();
         member.seat = Seat::Taken(worker.id);
         self.register(|registrar, out| registrar.welcome(worker, out));
         None
@@ -299,10 +303,13 @@ impl Service {
         }
     }
 
-    /// Nobody is left in the view: those who wait to be let in wait in vain.
+    /// Nobody is left in the view: those who wait to be let in wait in vain, and are told so. Otherwise they would look for another
+    /// coordinator.
     pub(super) fn turn_away_if_over(&mut self) {
         if self.config.elastic.is_some() && !self.is_anybody_left() {
-            self.members.clear();
+            for mut member in std::mem::take(&mut self.members) {
+                tell(&mut member.channel, &CoordinatorMessage::Refused(Refusal::JobOver));
+            }
         }
     }
 

@@ -116,6 +116,19 @@ pub struct Return {
     /// Its process on its host.
     #[serde(default)]
     pub process: u32,
+    /// What others need to know of it where it was not let in yet.
+    #[serde(default)]
+    pub outside: Option<Outside>,
+}
+
+/// A worker that came to a running job and waits to be let in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outside {
+    /// As in its [`Join`].
+    pub host: String,
+    /// As in its [`Join`].
+    pub address: SocketAddr,
 }
 
 /// What a worker wants, in its first message.
@@ -329,7 +342,14 @@ pub enum IntroductionAnswer {
 pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
     let message = decode(bytes, "worker's message")?;
     match message {
-        WorkerMessage::Join(join) => Ok(WorkerMessage::Join(checked(join)?)),
+        WorkerMessage::Join(join) => {
+            check_host(&join.host)?;
+            Ok(WorkerMessage::Join(join))
+        }
+        WorkerMessage::Return(back) => {
+            back.outside.as_ref().map_or(Ok(()), |outside| check_host(&outside.host))?;
+            Ok(WorkerMessage::Return(back))
+        }
         WorkerMessage::Measured(measured) => match unbelievable(&measured) {
             None => Ok(WorkerMessage::Measured(measured)),
             Some(problem) => Err(NetError::Malformed { what: "measurement", problem }),
@@ -378,7 +398,6 @@ pub fn decode_worker_message(bytes: &[u8]) -> Result<WorkerMessage> {
         message @ (WorkerMessage::Leave { .. }
         | WorkerMessage::Seen(_)
         | WorkerMessage::Decided { .. }
-        | WorkerMessage::Return(_)
         | WorkerMessage::Ask(Question::Status)
         | WorkerMessage::Enter
         | WorkerMessage::Resize { .. }
@@ -473,15 +492,15 @@ fn short(finding: Finding) -> Finding {
 }
 
 /// A name goes into logs and into every view: it is short, and it is one line.
-fn checked(join: Join) -> Result<Join> {
-    let problem = if join.host.is_empty() {
+fn check_host(host: &str) -> Result<()> {
+    let problem = if host.is_empty() {
         "the host has no name"
-    } else if join.host.len() > HOST_NAME_BYTES {
+    } else if host.len() > HOST_NAME_BYTES {
         "the host's name is too long"
-    } else if join.host.chars().any(char::is_control) {
+    } else if host.chars().any(char::is_control) {
         "the host's name holds control characters"
     } else {
-        return Ok(join);
+        return Ok(());
     };
     Err(NetError::Malformed { what: "join", problem: problem.to_string() })
 }
@@ -574,6 +593,10 @@ mod tests {
                 job: JobId::random().unwrap(),
                 worker: WorkerId(3),
                 process: 7,
+                outside: Some(Outside {
+                    host: "a".to_string(),
+                    address: "127.0.0.1:1".parse().unwrap(),
+                }),
             }),
             WorkerMessage::Measured(measured("1gbit", 20_000)),
             WorkerMessage::Measured(Measured::default()),

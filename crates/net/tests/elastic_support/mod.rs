@@ -4,8 +4,12 @@
 #![allow(dead_code)] // Each test file uses its own part.
 
 use paceline_job::ReduceOp;
-use paceline_net::{Handle, JoinConfig, Operation, Secret, Transport, Worker, WorkerConfig, join};
-use paceline_sync::{collective::Collective, event::Holds};
+use paceline_net::{
+    Handle, JoinConfig, Operation, Secret, Transport, Worker, WorkerConfig,
+    coordinator::{Answer, MemberStatus, Question, Standing, ask},
+    join,
+};
+use paceline_sync::{agreement::Limits, collective::Collective, event::Holds};
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader},
@@ -17,8 +21,8 @@ use std::{
 const TENSORS: [usize; 5] = [100_000, 7, 300_000, 1, 50_000];
 pub const STEPS: u64 = 60;
 
-/// What a worker process does.
-pub fn work() {
+/// Join as the environment says.
+fn begin() -> Worker {
     let variable = |name: &str| std::env::var(name).unwrap();
     println!("process {}", std::process::id());
     let config = match std::env::var("JOB_ADDRESS") {
@@ -26,7 +30,9 @@ pub fn work() {
         Ok(address) => {
             let secret = Secret::from_text(&variable("JOB_SECRET"), "the test").unwrap();
             let size = std::env::var("JOB_SIZE").ok().map(|size| size.parse().unwrap());
-            JoinConfig { size, ..JoinConfig::new(address, secret) }
+            let most = std::env::var("JOB_MOST").ok().map(|most| most.parse().unwrap());
+            let limits = most.map_or(Limits::default(), |most| Limits { least: 1, most });
+            JoinConfig { size, limits, ..JoinConfig::new(address, secret) }
         }
     };
     let joined = join(config).unwrap();
@@ -35,7 +41,39 @@ pub fn work() {
         _ => Transport::Auto,
     };
     let config = WorkerConfig { transport, ..WorkerConfig::default() };
-    let worker = Worker::start(joined, config).unwrap();
+    Worker::start(joined, config).unwrap()
+}
+
+/// What a process does that comes to a running job, which may have no room for it.
+pub fn wait_for_room() {
+    let worker = begin();
+    match worker.enter() {
+        Ok(entry) => {
+            println!("entered with {}", entry.view.size());
+            // The others go on without it.
+            std::process::abort()
+        }
+        Err(error) => println!("failed: {error}"),
+    }
+}
+
+/// Until somebody waits because there is no room.
+pub fn see_somebody_wait(address: &str, secret: &Secret) {
+    let began = Instant::now();
+    loop {
+        let waits = |it: &MemberStatus| it.standing == Standing::Spare;
+        match ask(address, secret, Question::Status) {
+            Ok(Answer::Status(status)) if status.members.iter().any(waits) => return,
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody waits");
+    }
+}
+
+/// What a worker process does.
+pub fn work() {
+    let worker = begin();
+    let variable = |name: &str| std::env::var(name).unwrap();
     let mut parameters: Vec<Vec<f32>> = TENSORS.iter().map(|len| vec![1.0; *len]).collect();
     let mut longest = (Duration::ZERO, 0);
     let pace = Duration::from_millis(variable("JOB_PACE").parse().unwrap());

@@ -211,6 +211,11 @@ impl Actor {
         self.participant.view()
     }
 
+    /// It was not let in yet.
+    pub(super) fn is_outside(&self) -> bool {
+        self.participant.view().size() == 0
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.doing == Doing::Over
     }

@@ -461,6 +461,11 @@ impl Participant {
 
     /// A registrar that may remember less than the one before says which view is the latest.
     fn catch_up(&mut self, view: View, since: u64, out: &mut Vec<ToRegistrar>) -> Heard {
+        if self.view.size() == 0 && view.rank_of(self.me).is_none() {
+            // What this worker was invited to was not decided, or others have gone on without it: it waits as before.
+            self.pending = None;
+            return Heard::Outcome;
+        }
         // It was decided, and written down, before anybody was told. The same workers may also be left because others are
         // gone: then it is not of the planned step.
         let made =

@@ -230,7 +230,10 @@ impl Registrar {
             return self.gathered(from, ballot, out);
         }
         let Some(standing) = self.workers.get_mut(&from) else {
-            if let ToRegistrar::Resume { .. } = message {
+            let waits = self.newcomers.iter().any(|newcomer| newcomer.id == from);
+            if let ToRegistrar::Resume { .. } = message
+                && !waits
+            {
                 self.turn_away(from, out);
             }
             return;

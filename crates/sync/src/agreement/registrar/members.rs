@@ -60,8 +60,15 @@ impl Registrar {
         id
     }
 
-    /// A worker with a [reserved](Registrar::reserve) name asks to join. It is invited when others can be asked.
+    /// A worker with a [reserved](Registrar::reserve) name asks to join, perhaps not for the first time: the registrar before may
+    /// have invited it. It is invited when others can be asked.
     pub fn welcome(&mut self, worker: Worker, out: &mut Vec<Summons>) {
+        // One that was let in hears that when it says where it stands.
+        if self.view.rank_of(worker.id).is_some() {
+            return;
+        }
+        // First, so that no invitation of ours is taken for one that came to nothing.
+        out.push(Summons { to: worker.id, message: self.latest() });
         self.newcomers.push(worker);
         self.take_next(out);
     }
