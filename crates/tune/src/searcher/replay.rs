@@ -35,7 +35,7 @@ const STRIDE: u32 = 2;
 const BETTER: f64 = 1.01;
 /// Workers and wires are alike that differ by no more than this share: noise that were taken for a difference would keep the others
 /// waiting in every step.
-const ALIKE: f64 = 0.05;
+const ALIKE: f64 = 0.1;
 /// What an engine event takes to play.
 const EVENT: Duration = Duration::from_nanos(500);
 /// What is behind the best by this factor is not played to its end, nor is a strategy followed that begins so far behind.
