@@ -39,7 +39,7 @@ const GLANCE: Duration = Duration::from_millis(200);
 Examples:
   paceline coordinator --listen 10.0.0.1:29400 --size 16
   PACELINE_SECRET_FILE=~/job.secret paceline coordinator --listen 0.0.0.0:29400 --size 16
-  paceline coordinator --listen 10.0.0.1:29400 --size 16 --elastic 8:32 --store /var/lib/resnet
+  paceline coordinator --listen 10.0.0.1:29400 --size 16 --elastic 8:32
   paceline coordinator --listen 10.0.0.1:29400 --size 16 --ui=127.0.0.1:8080
 
 Exit codes:
@@ -60,8 +60,9 @@ pub struct CoordinatorArgs {
     #[arg(long, value_name = "LEAST:MOST", value_parser = parse_limits)]
     pub elastic: Option<Limits>,
 
-    /// A folder for what must not be forgotten. If the coordinator is killed, start it again with the same command: the
-    /// job has gone on without it, and goes on with it.
+    /// A folder for what must not be forgotten [default: one for the address in $XDG_STATE_HOME/paceline, or in
+    /// ~/.local/state/paceline]. If the coordinator is killed, start it again with the same command: the job has gone on without
+    /// it, and goes on with it.
     #[arg(long, value_name = "FOLDER", requires = "elastic")]
     pub store: Option<PathBuf>,
 
@@ -80,6 +81,16 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
     Limits::parse(text).ok_or_else(|| "write two numbers of workers, such as 2:8".to_string())
 }
 
+/// Where this user keeps what must not be forgotten of the job at an address; nowhere without a home.
+fn usual_store(listen: SocketAddr, variable: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let state = variable("XDG_STATE_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    // A port that the system chooses is another one the next time.
+    let is_fixed = listen.port() != 0;
+    let place = listen.to_string().replace([':', '[', ']'], "_");
+    state.or_else(home).filter(|_| is_fixed).map(|state| state.join("paceline").join(place))
+}
+
 /// Coordinate until the job is over.
 pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     let mut signals = Signals::catch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])?;
@@ -96,10 +107,15 @@ pub fn run(arguments: CoordinatorArgs) -> Result<ExitCode> {
     }
     let topology_out = arguments.settings.topology_out()?;
     let usage = |error: NetError| UsageError::new(error.to_string());
-    let store: Option<Box<dyn Store>> = match &arguments.store {
+    let folder = match arguments.elastic {
+        None => None,
+        Some(_) => arguments.store.clone().or_else(|| usual_store(arguments.listen, &variable)),
+    };
+    let store: Option<Box<dyn Store>> = match folder {
         None => None,
         Some(folder) => {
-            let store = DiskStore::open(folder).map_err(|error| usage(error.into()))?;
+            let store = DiskStore::open(&folder).map_err(|error| usage(error.into()))?;
+            eprintln!("paceline: what must not be forgotten is kept in {}", folder.display());
             if fresh {
                 eprintln!(
                     "paceline: the secret is fresh: a coordinator that is started again needs this one, in PACELINE_SECRET"
@@ -234,5 +250,19 @@ mod tests {
     fn workers_are_asked_to_wait_as_long_as_the_coordinator_does() {
         let text = invitation("10.0.0.1:29400", None);
         assert!(text.contains("\nexport PACELINE_JOIN_TIMEOUT=90\n"), "{text}");
+    }
+
+    #[test]
+    fn jobs_at_one_address_have_one_place_on_disk_and_those_without_a_port_have_none() {
+        let place = |address: &str, name: &str| {
+            let variable = |asked: &str| (asked == name).then(|| "/home/me".to_string());
+            usual_store(address.parse().unwrap(), &variable)
+        };
+        let kept = Some(PathBuf::from("/home/me/.local/state/paceline/10.0.0.1_29400"));
+        assert_eq!(place("10.0.0.1:29400", "HOME"), kept);
+        let kept = Some(PathBuf::from("/home/me/paceline/__1__29400"));
+        assert_eq!(place("[::1]:29400", "XDG_STATE_HOME"), kept);
+        assert_eq!(place("10.0.0.1:0", "HOME"), None);
+        assert_eq!(place("10.0.0.1:29400", "NOTHING"), None);
     }
 }
