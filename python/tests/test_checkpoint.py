@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -176,3 +177,50 @@ def test_without_a_folder_nothing_is_saved_and_other_programs_files_are_refused(
     with pytest.raises(PacelineError, match="say what to save"):
         pl.checkpoint(directory=tmp_path)
 
+
+
+class Keeps:
+    """A part of a program that keeps something."""
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+
+    def state_dict(self) -> dict[str, object]:
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.kept = state["kept"]
+
+
+def test_state_that_could_not_be_read_again_is_refused_by_name(alone: None, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pathlib.PurePosixPath("a")
+    with pytest.raises(PacelineError, match="the state of `best` holds what is neither a tensor nor a plain value"):
+        pl.checkpoint(best=Keeps(path), directory=tmp_path, every=1)
+    # What was plain at first and is not later.
+    keeps = Keeps(1.0)
+    saved = pl.checkpoint(best=keeps, directory=tmp_path, every=1)
+    saved.step()
+    saved.wait()
+    keeps.kept = path
+    saved.step()
+    saved.wait()
+    assert "the checkpoint of step 2 was not written" in capfd.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["step-000000000001.paceline"]
+
+
+def test_a_checkpoint_that_was_due_while_another_was_written_is_written_in_the_end(
+    alone: None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, may_go_on = checkpoints.write, threading.Event()
+
+    def slowly(*arguments: object) -> None:
+        may_go_on.wait(LIMIT)
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoints, "write", slowly)
+    saved = pl.checkpoint(best=Keeps(1.0), directory=tmp_path, every=1)
+    saved.step()
+    saved.step()
+    may_go_on.set()
+    saved.wait()
+    assert sorted(file.name[:17] for file in tmp_path.iterdir()) == ["step-000000000001", "step-000000000002"]

@@ -13,7 +13,7 @@ from conftest import PROGRAMS, run_ranks
 torch = pytest.importorskip("torch")
 
 import paceline.torch as pl  # noqa: E402
-from paceline import PacelineError  # noqa: E402
+from paceline import PacelineError, world  # noqa: E402
 
 sys.path.insert(0, str(PROGRAMS))
 PROGRAM = PROGRAMS / "data.py"
@@ -70,6 +70,16 @@ def test_a_loop_that_goes_on_after_a_loss_meets_the_samples_that_came_back() -> 
         if len(met) == 2:
             loader.elastic.give_back([0])
     assert met == [[0, 1], [2, 3], [2, 3], [4, 5], [6, 7]]
+
+
+def test_whoever_gets_none_of_the_last_samples_has_one_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "size", lambda: 3)
+    found = []
+    for rank in range(3):
+        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        loader = pl.ElasticDataLoader(torch.arange(10, 12), 4, shuffle=False)
+        found.append([(batch.tolist(), loader.weight) for batch in loader])
+    assert found == [[([10], 0.0)], [([10], 1.5)], [([11], 1.5)]]
 
 
 def test_a_loader_that_says_nothing_of_its_use_is_not_taken_twice_over_one_epoch() -> None:

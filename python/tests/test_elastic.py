@@ -256,6 +256,17 @@ def test_one_that_is_killed_before_the_first_step_leaves_the_others_to_begin_wit
     job.check(2)
 
 
+def test_the_next_worker_reads_the_checkpoint_where_the_first_is_killed_meanwhile(
+    paceline_command: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    saved = {"TEST_SAVED": str(tmp_path / "saved")}
+    Job(paceline_command, 2, name, **saved).check(2)
+    job = Job(paceline_command, 3, name, "--min", "1", TEST_DIE_RESTORING="0", TEST_EPOCHS="2", **saved)
+    job.wait_for(r"the job goes on after step 1\d\d, .* with \d workers")
+    assert job.finish() == 0, "\n".join(job.lines)
+    assert sum("parameters" in line for line in job.lines) == 2
+
+
 def test_a_newcomer_leaves_the_checkpoints_of_the_others_alone(paceline_command: str, name: str, tmp_path: pathlib.Path) -> None:
     schedule, held = tmp_path / "schedule.toml", tmp_path / "held"
     schedule.write_text('[[at]]\nstep = 3\npartition = "2MiB"\n')

@@ -70,3 +70,15 @@ def test_parts_of_tensors_that_take_turns_see_what_the_whole_has(
         seen[parts] = [told[1] for told in worker["told"] if told is not None and told[1] is not None]
     assert seen["1"][-1] == pytest.approx(seen["4"][-1], rel=0.25)
     assert seen["1"][0] != seen["4"][0]
+
+
+@pytest.mark.parametrize("way", ["accumulate", "no_sync"])
+def test_batches_whose_gradients_are_accumulated_count_together(way: str) -> None:
+    ranks = run_ranks(2, PROGRAMS / "passes.py", way)
+    assert [rank.code for rank in ranks] == [0, 0], ranks[0].errors
+    workers = [results(rank.output)[0] for rank in ranks]
+    assert workers[0] == workers[1]
+    # Four batches of two make a step of eight samples, as one batch of eight does; a policy that wants sixteen gets four batches of four.
+    assert (workers[0]["batch"], workers[0]["global"]) == (8, 16)
+    assert workers[0]["noise"] == pytest.approx(workers[0]["expected"], rel=0.15)
+    assert workers[0]["lengths"] == [4]

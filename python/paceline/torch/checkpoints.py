@@ -148,11 +148,11 @@ class Checkpoint:
         assert self._directory is not None
         folder = self._directory
 
-        def read_by(root: int) -> Any:
+        def read_by(root: int) -> tuple[int, Any]:
             found = _newest(folder) if world.rank() == root else None
-            return found if world.size() == 1 else states.broadcast_object(found, root)
+            return root, found if world.size() == 1 else states.broadcast_object(found, root)
 
-        found = states.from_first(read_by)
+        reader, found = states.from_first(read_by)
         if found is None:
             return
         missing = sorted(set(self._parts) - set(found["parts"]))
@@ -176,7 +176,7 @@ class Checkpoint:
         if adaptation is not None and found["policies"] is not None:
             adaptation.load_state_dict(found["policies"])
         self.steps, self.restored = found["steps"], True
-        if world.rank() == 0:
+        if world.rank() == reader:
             _say(f"the job goes on after step {self.steps}, from {self._directory}, with {world.size()} workers")
 
 

@@ -76,6 +76,8 @@ loader = pl.ElasticDataLoader(data, batch_size=BATCH, seed=3, num_workers=int(os
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
 besides = {"scheduler": scheduler, "averaged": averaged} if "averages" in EXTRA else {}
+if os.environ.get("TEST_DIE_RESTORING") == str(pl.rank()):
+    state.broadcast_object = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 saved = None
 if "TEST_SAVED" in os.environ:
     saved = pl.checkpoint(model=model, optimizer=optimizer, loader=loader, directory=os.environ["TEST_SAVED"], every=1)
