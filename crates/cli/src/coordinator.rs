@@ -260,7 +260,7 @@ mod tests {
         };
         let kept = Some(PathBuf::from("/home/me/.local/state/paceline/10.0.0.1_29400"));
         assert_eq!(place("10.0.0.1:29400", "HOME"), kept);
-        let kept = Some(PathBuf::from("/home/me/paceline/__1__29400"));
+        let kept = Some(PathBuf::from("/home/me/paceline/___1__29400"));
         assert_eq!(place("[::1]:29400", "XDG_STATE_HOME"), kept);
         assert_eq!(place("10.0.0.1:0", "HOME"), None);
         assert_eq!(place("10.0.0.1:29400", "NOTHING"), None);
