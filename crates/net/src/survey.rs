@@ -77,9 +77,10 @@ impl Survey<'_> {
         let mut told = self.load(load)?;
         told.extend(&latencies);
         told.push(self.mark.elapsed().as_secs_f64());
-        self.mark = Instant::now();
         // Only one worker has a number, and all have a time: to take the highest is to tell.
         self.worker.all_reduce("paceline survey readings", &mut told, ReduceOp::Max)?;
+        // Waiting for the slowest was told by that one.
+        self.mark = Instant::now();
         let (rates, rest) = told.split_at(transfers.len());
         let (latencies, took) = rest.split_at(new.len());
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();

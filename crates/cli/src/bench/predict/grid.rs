@@ -129,8 +129,10 @@ impl Grid {
                     );
                 }
             }
-            for (link, left) in grid.racks.left(&spec) {
-                if left.bytes_per_second() <= 0.0 {
+            for (link, taken) in &grid.racks.background {
+                let slow = grid.racks.slow.get(link).copied();
+                let whole = slow.or_else(|| spec.rate_of(*link).ok());
+                if whole.is_some_and(|whole| taken.bytes_per_second() >= whole.bytes_per_second()) {
                     let text = format!("--background {link}: it takes all of the link; leave some");
                     return Err(refuse(text).into());
                 }
@@ -228,6 +230,21 @@ mod tests {
         assert_eq!(grid.cells(), 2 * 2 * 2 * 3);
         let settings = grid.settings_of(&grid.strategies[1], &grid.networks()[0]).unwrap();
         assert_eq!((settings.strategy.0.as_str(), settings.topology), ("gossip", None));
+    }
+
+    #[test]
+    fn others_who_leave_nothing_of_a_link_are_refused() {
+        for taken in ["100mbit", "2gbit"] {
+            let background = [(Target::Host(1), rate(taken))].into();
+            let racks = Racks { background, ..Racks::default() };
+            let (strategies, sizes) =
+                (vec![StrategyChoice("ring".into())], "1MiB".parse().unwrap());
+            let settings = Settings::default();
+            let grid =
+                Grid::new(vec![4], vec![rate("100mbit")], racks, strategies, &sizes, settings);
+            let error = grid.err().unwrap().to_string();
+            assert!(error.contains("takes all of the link"), "{error}");
+        }
     }
 
     #[test]
