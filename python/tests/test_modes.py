@@ -54,8 +54,8 @@ def test_policies_count_the_steps_that_they_are_not_asked_in() -> None:
     assert told[0]["counted"] == told[1]["counted"]
     # Ten steps, then every fourth of ten, then ten again.
     asked = [*range(10), 10, 14, 18, *range(20, 30)]
-    # What is known is two of them old.
-    assert told[0]["counted"] == [[step, ([None, -1, *asked])[at]] for at, step in enumerate(asked)]
+    # What is known is two of them old, and nothing in the first two.
+    assert told[0]["counted"] == [[step, ([None, None, *asked])[at]] for at, step in enumerate(asked)]
 
 
 def test_a_policy_switches_all_workers_after_the_same_step() -> None:
