@@ -244,7 +244,7 @@ def _write_beside(directory: pathlib.Path, steps: int, state: Any, keep: int) ->
 
 
 def _check_readable(parts: Mapping[str, Any]) -> None:
-    """What can be written need not be read again: only tensors and plain values are."""
+    """Not all that can be written can be read again: tensors and plain values can."""
     for name, state in parts.items():
         frame = io.BytesIO()
         torch.save(_without_tensors(state), frame)
