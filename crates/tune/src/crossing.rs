@@ -19,8 +19,6 @@ const MOST_WORKERS: usize = 256;
 const UNLIMITED: f64 = 1e15;
 /// What crosses racks is in proportion to bytes, so that one chunk says it for all.
 const CHUNK: ByteSize = ByteSize::mib(1);
-/// Settings that take as long are told apart by how near they are to what is in force: so much for each doubling of a size.
-const FARTHER: f64 = 1e-4;
 
 /// A job between whose workers something slow lies.
 pub(crate) struct Crossing {
@@ -69,8 +67,7 @@ impl Crossing {
             let other = *known
                 .entry(candidate.strategy.0.clone())
                 .or_insert_with(|| self.busy(candidate).unwrap_or(f64::NAN));
-            let seconds = self.seconds + factor * (other - busy);
-            (seconds * (1.0 + FARTHER * candidate.distance(&present))).recip()
+            (self.seconds + factor * (other - busy)).recip()
         };
         Some(candidates.iter().map(speed).collect())
     }

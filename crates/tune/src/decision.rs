@@ -1,6 +1,6 @@
 //! What a tuner did and why, as one line of JSON and as a sentence. It decides nothing.
 
-use crate::{Candidate, Signal};
+use crate::{Candidate, Signal, detector::median};
 use paceline_sync::metrics::JobMetrics;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -79,6 +79,18 @@ impl Conditions {
             usual_wire: Signal::UsualWire.of(metrics),
             slowest_computation: Signal::SlowestComputation.of(metrics),
             usual_computation: Signal::UsualComputation.of(metrics),
+        }
+    }
+
+    /// Of several, each number for itself.
+    pub(crate) fn median<'a>(all: impl IntoIterator<Item = &'a Conditions> + Clone) -> Conditions {
+        let of = |pick: fn(&Conditions) -> f64| median(all.clone().into_iter().map(pick).collect());
+        Conditions {
+            speed: of(|one| one.speed),
+            slowest_wire: of(|one| one.slowest_wire),
+            usual_wire: of(|one| one.usual_wire),
+            slowest_computation: of(|one| one.slowest_computation),
+            usual_computation: of(|one| one.usual_computation),
         }
     }
 }

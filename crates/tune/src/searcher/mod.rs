@@ -64,7 +64,28 @@ impl Question<'_> {
         let gain = predicted(candidate) / predicted(&base) * speed / present;
         if gain.is_finite() { gain } else { 0.0 }
     }
+
+    /// The best of these candidates and their gains; of those as good the one nearest to what is in force, of which most is known.
+    pub fn best(&self, gains: &[(f64, Candidate)]) -> Answer {
+        let best = gains.iter().map(|(gain, _)| *gain).fold(0.0, f64::max);
+        let present = self.present();
+        let farther = |candidate: &Candidate| {
+            (candidate.strategy != present.strategy, candidate.distance(&present))
+        };
+        let as_good = gains.iter().filter(|(gain, _)| *gain >= best * (1.0 - AS_GOOD));
+        let nearest = as_good.min_by(|(_, one), (_, other)| {
+            let (one, other) = (farther(one), farther(other));
+            one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+        });
+        nearest.map_or(Answer::Nothing, |(gain, candidate)| Answer::Predict {
+            candidate: candidate.clone(),
+            gain: *gain,
+        })
+    }
 }
+
+/// What is behind the best by no more than this share is as good.
+const AS_GOOD: f64 = 0.005;
 
 /// A measured candidate.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +161,27 @@ mod tests {
     fn candidate(strategy: &str, mebibytes: u64) -> Candidate {
         let (partition, credit) = (ByteSize::mib(mebibytes), ByteSize::mib(mebibytes));
         Candidate { strategy: StrategyChoice(strategy.to_string()), partition, credit }
+    }
+
+    #[test]
+    fn of_what_is_as_good_the_nearest_is_taken() {
+        let settings = candidate("ring", 1).settings(&Settings::default());
+        let (step, view, shape) = (1, ViewVersion(1), Default::default());
+        let seen = JobMetrics { step, view, settings, shape, workers: Vec::new() };
+        let space = Space::of(&seen.shape, vec![StrategyChoice("ring".to_string())]);
+        let question = Question { space: &space, seen: &seen, known: &[] };
+        let all = [("tree", 4), ("tree", 2), ("tree", 1), ("ring", 64), ("ring", 1)];
+        let all = all.map(|(name, size)| candidate(name, size));
+        let best = |gains: [f64; 5]| {
+            let gains: Vec<(f64, Candidate)> = gains.into_iter().zip(all.clone()).collect();
+            let Answer::Predict { candidate, .. } = question.best(&gains) else { panic!() };
+            candidate
+        };
+        assert_eq!(best([1.503, 1.5, 1.4, 1.0, 1.0]), all[1]);
+        assert_eq!(best([1.503, 1.5, 1.499, 1.0, 1.0]), all[2]);
+        assert_eq!(best([1.503, 1.5, 1.5, 1.497, 1.0]), all[3]);
+        assert_eq!(best([1.004, 1.0, 1.0, 1.0, 1.0]), all[4]);
+        assert_eq!(question.best(&[]), Answer::Nothing);
     }
 
     #[test]

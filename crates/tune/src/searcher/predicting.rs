@@ -23,7 +23,7 @@ pub trait Predictor: Send {
     }
 }
 
-/// Takes the candidate that is predicted to be the fastest.
+/// Takes the candidate that is predicted to be the best.
 #[derive(Clone, Debug)]
 pub struct Predicting<P>(pub P);
 
@@ -51,14 +51,9 @@ impl<P: Predictor> Searcher for Predicting<P> {
                 let found = places.clone().find(|place| candidates[*place] == *wanted);
                 found.map_or(f64::NAN, |place| speeds[place])
             };
-            (question.gain(&candidates[place], predicted), &candidates[place])
+            (question.gain(&candidates[place], predicted), candidates[place].clone())
         };
-        let gains = (0..candidates.len()).map(gain);
-        let best = gains.max_by(|one, other| one.0.total_cmp(&other.0));
-        best.map_or(Answer::Nothing, |(gain, candidate)| Answer::Predict {
-            candidate: candidate.clone(),
-            gain,
-        })
+        question.best(&(0..candidates.len()).map(gain).collect::<Vec<_>>())
     }
 
     fn tell(&mut self, seen: &JobMetrics) {

@@ -95,14 +95,14 @@ impl Searcher for ReplaySearch {
             left: self.budget,
             seconds: FxHashMap::default(),
             best: (1.0, present.clone()),
+            gains: vec![(1.0, present.clone())],
         };
         if walk.seconds(&present, None).is_infinite() {
             return Answer::Nothing;
         }
         walk.run(question.space, &present);
         self.events += self.budget.events - walk.left.events;
-        let (gain, candidate) = walk.best;
-        Answer::Predict { candidate, gain }
+        question.best(&walk.gains)
     }
 
     fn thought(&self) -> Duration {
@@ -120,6 +120,8 @@ struct Walk<'q> {
     seconds: FxHashMap<Candidate, f64>,
     /// Until now, and how many times as fast as what is in force it is.
     best: (f64, Candidate),
+    /// Of all that were looked at.
+    gains: Vec<(f64, Candidate)>,
 }
 
 impl Walk<'_> {
@@ -195,6 +197,7 @@ impl Walk<'_> {
         if gain > self.best.0 {
             self.best = (gain, candidate.clone());
         }
+        self.gains.push((gain, candidate.clone()));
         gain
     }
 

@@ -11,7 +11,6 @@ pub use trigger::Trigger;
 
 use crate::{
     Action, Candidate, Change, Conditions, Detector, Results, Signal, Space, Surroundings,
-    detector::median,
     searcher::{Answer, Frequency, Known, Question, Searcher},
     space,
 };
@@ -40,8 +39,8 @@ pub struct Tuner {
     known: Vec<Known>,
     /// Before that.
     recollections: Recollections,
-    /// The latest under the present settings and conditions, at most the longest window of them.
-    speeds: VecDeque<f64>,
+    /// What was shown lately under the present settings and conditions, at most the longest window of it.
+    shown: VecDeque<Conditions>,
     state: State,
     /// Observations until it looks even so.
     heartbeat: u64,
@@ -124,7 +123,7 @@ impl Tuner {
             detector: Detector::default(),
             known: Vec::new(),
             recollections: Recollections::default(),
-            speeds: VecDeque::new(),
+            shown: VecDeque::new(),
             state,
             heartbeat: trigger.heartbeat,
             quiet: 0,
@@ -246,9 +245,8 @@ impl Tuner {
             self.forget_speed();
         }
         if let Purpose::Proof { before, shown, .. } = &mut purpose {
-            let speed = self.speed(seen);
-            *before = Conditions { speed, ..Conditions::of(seen) };
-            **shown = at_speed(seen, speed);
+            *before = self.conditions(seen);
+            **shown = at_speed(seen, before.speed);
         }
         self.state = State::Awaiting { left: left - 1, target, purpose };
     }
@@ -256,8 +254,8 @@ impl Tuner {
     /// Ask the searcher, and act if it pays.
     fn look(&mut self, seen: &JobMetrics, cause: String) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
-        let speed = self.speed(seen);
-        let now = Conditions { speed, ..Conditions::of(seen) };
+        let now = self.conditions(seen);
+        let speed = now.speed;
         let known = self.all_known(&present, now);
         let space = self.space.get_or_insert_with(|| {
             let all = || space::strategies(&self.hosts, &seen.settings, self.results);
@@ -365,16 +363,16 @@ impl Tuner {
             Purpose::Return { cause, doubted } => {
                 let again = self.speed(seen);
                 if let Some(doubted) = doubted.filter(|it| is_same(again, it.before)) {
-                    let conditions = Conditions { speed: doubted.speed, ..Conditions::of(seen) };
+                    let conditions = Conditions { speed: doubted.speed, ..self.conditions(seen) };
                     self.know(&doubted.candidate, conditions);
                 }
                 self.state = State::Watching { since: 0, pending: Some(cause) };
                 None
             }
             Purpose::Trial => {
-                let speed = self.speed(seen);
-                self.know(&present, Conditions { speed, ..Conditions::of(seen) });
-                self.searcher.tell(&at_speed(seen, speed));
+                let now = self.conditions(seen);
+                self.know(&present, now);
+                self.searcher.tell(&at_speed(seen, now.speed));
                 self.look(seen, "searching".to_string())
             }
             Purpose::Proof { from, before, shown, gain } => {
@@ -392,8 +390,8 @@ impl Tuner {
         gain: f64,
     ) -> Option<Proposal> {
         let present = Candidate::of(&seen.settings);
-        let speed = self.speed(seen);
-        let after = Conditions { speed, ..Conditions::of(seen) };
+        let after = self.conditions(seen);
+        let speed = after.speed;
         let compared = Comparison { before, after };
         let measured = compared.measured();
         let changed = compared.incomparable(|signal| self.detector.noise(signal));
@@ -475,16 +473,19 @@ impl Tuner {
     }
 
     fn forget_speed(&mut self) {
-        self.speeds.clear();
+        self.shown.clear();
         self.detector.restart();
     }
 
     /// The speed under present settings and conditions.
     fn speed(&self, seen: &JobMetrics) -> f64 {
-        if self.speeds.is_empty() {
-            return seen.speed();
-        }
-        median(self.speeds.iter().copied().collect())
+        self.conditions(seen).speed
+    }
+
+    /// Present conditions, and the speed under them: medians of the same observations, lest the speed of one time be compared
+    /// by the wires of another.
+    fn conditions(&self, seen: &JobMetrics) -> Conditions {
+        if self.shown.is_empty() { Conditions::of(seen) } else { Conditions::median(&self.shown) }
     }
 
     /// What is known of candidates under the present conditions, what is in force included: as measured since they last changed, or
@@ -534,10 +535,10 @@ impl Policy for Tuner {
         self.quiet = self.quiet.saturating_sub(1);
         let steps = metrics.step.saturating_sub(std::mem::replace(&mut self.paid, metrics.step));
         self.debt = (self.debt - THOUGHT * steps as f64 / speed).max(0.0);
-        if self.speeds.len() as u64 == self.trigger.most_window {
-            self.speeds.pop_front();
+        if self.shown.len() as u64 == self.trigger.most_window {
+            self.shown.pop_front();
         }
-        self.speeds.push_back(speed);
+        self.shown.push_back(Conditions::of(metrics));
         self.go_on(metrics, change)
     }
 

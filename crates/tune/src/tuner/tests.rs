@@ -375,6 +375,25 @@ fn fast_wires_while_a_proposal_is_proved_void_the_proof() {
 }
 
 #[test]
+fn what_heals_before_a_proposal_is_in_force_is_not_taken_for_its_gain() {
+    let mut world = World { wire: 0.25e9, ..World::new(0.0, 1) };
+    let mut tuner = predicting(0.0);
+    let proposal = loop {
+        if let Some(proposal) = tuner.observe(&world.shown()) {
+            break proposal;
+        }
+    };
+    assert!(tuner.observe(&world.shown()).is_none());
+    world.wire = 4e9;
+    assert!(tuner.observe(&world.shown()).is_none());
+    world.settings = proposal.settings;
+    world.run(&mut tuner, 12);
+    let decisions = tuner.take_decisions();
+    let actions: Vec<Action> = decisions.iter().map(|decision| decision.action).collect();
+    assert_eq!(&actions[..2], [Action::Switch, Action::Void], "{decisions:?}");
+}
+
+#[test]
 fn what_keeps_wires_waiting_is_tried_once_and_not_again_because_they_seem_slow_then() {
     let mut world = World { seen_of_wires: 0.5, ..World::new(0.01, 1) };
     let mut tuner = predicting(3.0);
