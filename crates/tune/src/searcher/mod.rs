@@ -85,7 +85,7 @@ impl Question<'_> {
 }
 
 /// What is behind the best by no more than this share is as good.
-const AS_GOOD: f64 = 0.005;
+const AS_GOOD: f64 = 0.002;
 
 /// A measured candidate.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,10 +177,10 @@ mod tests {
             let Answer::Predict { candidate, .. } = question.best(&gains) else { panic!() };
             candidate
         };
-        assert_eq!(best([1.503, 1.5, 1.4, 1.0, 1.0]), all[1]);
-        assert_eq!(best([1.503, 1.5, 1.499, 1.0, 1.0]), all[2]);
-        assert_eq!(best([1.503, 1.5, 1.5, 1.497, 1.0]), all[3]);
-        assert_eq!(best([1.004, 1.0, 1.0, 1.0, 1.0]), all[4]);
+        assert_eq!(best([1.501, 1.5, 1.4, 1.0, 1.0]), all[1]);
+        assert_eq!(best([1.501, 1.5, 1.4995, 1.0, 1.0]), all[2]);
+        assert_eq!(best([1.501, 1.5, 1.5, 1.4995, 1.0]), all[3]);
+        assert_eq!(best([1.001, 1.0, 1.0, 1.0, 1.0]), all[4]);
         assert_eq!(question.best(&[]), Answer::Nothing);
     }
 
