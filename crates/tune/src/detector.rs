@@ -11,6 +11,8 @@ use std::{collections::VecDeque, fmt};
 const REFERENCE: usize = 4;
 /// More of them are taken as long as they are of fewer steps than this: what is seen of neighbouring steps is much the same.
 const REFERENCE_STEPS: u64 = 16;
+/// And of fewer than this while what is seen differs from it by no more than noise: a median of few noisy values is off itself.
+const LONGEST_REFERENCE_STEPS: u64 = 128;
 /// What is seen of steps less far apart than this differs by less than its noise, since it is smoothed.
 const STEPS_APART: u64 = 5;
 /// Observations whose differences say how noisy a signal is.
@@ -178,7 +180,9 @@ impl Gauge {
         self.compare(step, value);
         let known = self.reference.len() >= REFERENCE;
         let first = self.reference.first().map_or(step, |(first, _)| *first);
-        if !known || step.saturating_sub(first) < REFERENCE_STEPS {
+        let usual = (value - self.level).abs() <= self.slack(STILL_DEVIATIONS);
+        let steps = if usual { LONGEST_REFERENCE_STEPS } else { REFERENCE_STEPS };
+        if !known || step.saturating_sub(first) < steps {
             self.reference.push((step, value));
             self.level = median(self.reference.iter().map(|(_, value)| *value).collect());
         }

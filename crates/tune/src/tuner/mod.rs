@@ -21,8 +21,8 @@ use paceline_sync::{
     policy::{Policy, Proposal},
 };
 use recollection::Recollections;
-use std::collections::VecDeque;
-use trigger::{Comparison, is_same, verdict};
+use std::{collections::VecDeque, time::Duration};
+use trigger::{Comparison, is_gain, is_news, is_other, is_same, verdict};
 
 /// Tunes one job.
 pub struct Tuner {
@@ -62,6 +62,8 @@ pub struct Tuner {
 
 /// The share of a job's time for which a processor may think about it.
 const THOUGHT: f64 = 0.004;
+/// A job that is no longer as fast is thought about before its time has paid for that, up to so many of the latest thoughts.
+const MOST_UNPAID: u32 = 4;
 
 /// What the tuner is about.
 #[derive(Clone, Debug)]
@@ -217,9 +219,14 @@ impl Tuner {
         }
     }
 
-    /// Thinking has its share of the job's time, but for a job that is no longer as fast as it was.
+    /// Thinking has its share of the job's time, and a little in advance for a job that is no longer as fast as it was.
     fn may_think(&self, seen: &JobMetrics) -> bool {
-        self.debt <= 0.0 || !is_same(self.speed(seen), self.considered)
+        let noise = self.detector.noise(Signal::Speed);
+        let most = match is_other(self.speed(seen), self.considered, noise) {
+            true => MOST_UNPAID * self.searcher.thought(),
+            false => Duration::ZERO,
+        };
+        self.debt <= most.as_secs_f64()
     }
 
     /// A proposal is not in force yet. What is seen meanwhile is what it will be compared with.
@@ -419,7 +426,9 @@ impl Tuner {
         let action = verdict(gain, measured);
         self.considered = if action == Action::RollBack { before.speed } else { speed };
         if action == Action::Confirm {
-            self.back_off = self.trigger.back_off;
+            if is_gain(measured, self.detector.noise(Signal::Speed)) {
+                self.back_off = self.trigger.back_off;
+            }
         } else {
             (self.quiet, self.vain) = (self.back_off, gain);
             self.back_off = (2 * self.back_off).min(self.trigger.most_back_off);
@@ -467,7 +476,7 @@ impl Tuner {
         self.known.clear();
         self.searcher.begin();
         self.forget_speed();
-        if change.signal != Signal::Speed {
+        if is_news(&change) {
             self.quiet = self.quiet.min(self.trigger.back_off);
         }
     }

@@ -65,6 +65,8 @@ const OTHER_WIRE: f64 = 1.5;
 const DEVIATIONS: f64 = 3.0;
 /// A job that is this much slower is slower by its settings, or by its wires.
 const MUCH_WORSE: f64 = 0.95;
+/// What changes by less than this factor makes nobody right who was wrong.
+const MUCH_ELSE: f64 = 1.25;
 
 /// What a job showed before its settings changed and after, each with its speed.
 #[derive(Clone, Copy, Debug)]
@@ -138,16 +140,35 @@ impl Trigger {
             return after >= self.most_window;
         }
         let early = if after < self.window { EARLY_MARGIN } else { 0.0 };
-        let margin = early + MARGIN_DEVIATIONS * noise;
-        let [least, most] =
-            [1.0 - margin, 1.0 + margin].map(|off| verdict(promised, measured * off));
-        least == most
+        is_sure(promised, measured, early + MARGIN_DEVIATIONS * noise)
     }
+}
+
+/// Whether a gain that is off by this share would be judged no otherwise.
+fn is_sure(promised: f64, measured: f64, margin: f64) -> bool {
+    let [least, most] = [1.0 - margin, 1.0 + margin].map(|off| verdict(promised, measured * off));
+    least == most
+}
+
+/// Whether so much is otherwise that whoever was wrong about it may be right now.
+pub(super) fn is_news(change: &Change) -> bool {
+    let ratio = change.to / change.from;
+    change.signal != Signal::Speed && !(MUCH_ELSE.recip()..=MUCH_ELSE).contains(&ratio)
+}
+
+/// Whether a gain is more than noise of this deviation.
+pub(super) fn is_gain(measured: f64, noise: f64) -> bool {
+    measured - 1.0 > WORTH.max(MARGIN_DEVIATIONS * noise)
 }
 
 /// Whether two speeds of one setting are of the same conditions.
 pub(super) fn is_same(speed: f64, other: f64) -> bool {
     (MUCH_WORSE..=1.0 / MUCH_WORSE).contains(&(speed / other))
+}
+
+/// Whether a job is faster or slower than it was by more than noise of this deviation.
+pub(super) fn is_other(speed: f64, before: f64, noise: f64) -> bool {
+    !is_same(speed, before) && (speed / before).ln().abs() > DEVIATIONS * noise
 }
 
 /// The change of a signal by more than a factor, and by more than its noise.
@@ -232,6 +253,13 @@ mod tests {
         assert!(!is_clear(1.02, 0.02, 4) && !is_clear(1.02, 0.02, 15) && is_clear(1.02, 0.02, 16));
         // What is far off is known sooner, but not from a single observation.
         assert!(!is_clear(0.6, 0.02, 1) && is_clear(0.6, 0.02, 2) && !is_clear(0.9, 0.02, 3));
+    }
+
+    #[test]
+    fn noise_is_no_gain_and_makes_no_job_slower() {
+        assert!(is_gain(1.06, 0.02) && !is_gain(1.06, 0.04) && !is_gain(1.02, 0.0));
+        assert!(is_other(0.9, 1.0, 0.02) && !is_other(0.9, 1.0, 0.05) && !is_other(0.97, 1.0, 0.0));
+        assert!(is_other(1.0, 0.0, 0.05));
     }
 
     #[test]
