@@ -95,11 +95,13 @@ fn tuning_is_never_worse_than_leaving_things_as_they_are() {
 }
 
 #[test]
-fn replay_search_rests_where_nothing_changes() {
-    for seed in 1..=3 {
-        let (outcome, _, trial, _) = run(Method::Replay, Named::Still, seed);
-        assert!(outcome.switches <= 2, "seed {seed}: {:?}", trial.switches);
-        assert!(outcome.phases[0].end_share > 0.95, "seed {seed}: {outcome:?}");
+fn tuners_rest_where_nothing_changes() {
+    for method in [Method::AutoByte, Method::Replay] {
+        for seed in 1..=3 {
+            let (outcome, _, trial, _) = run(method, Named::Still, seed);
+            assert!(outcome.switches <= 2, "{method}, seed {seed}: {:?}", trial.switches);
+            assert!(outcome.phases[0].end_share > 0.95, "{method}, seed {seed}: {outcome:?}");
+        }
     }
 }
 
@@ -183,6 +185,19 @@ fn what_goes_first_is_known_of_a_job_with_a_straggler() {
     let space = space(&mut truth);
     let (_, phases) = Named::Straggler.script(&mut truth, 250.0).unwrap();
     assert_it_is_so(Method::Replay, &mut truth, &space, &phases[1].weather);
+}
+
+/// What a message costs a worker's thread is twice what it usually does, and nobody says so.
+#[test]
+fn whoever_begins_with_small_messages_learns_that_they_are_what_takes_time() {
+    let settings =
+        Settings { partition: ByteSize::kib(64), credit: ByteSize::kib(64), ..stage().settings };
+    let worker = WorkerConfig { per_frame: Duration::from_micros(10), ..WorkerConfig::default() };
+    let config = ClusterConfig { worker, ..ClusterConfig::default() };
+    let stage = Stage { settings, config, ..stage() };
+    let mut truth = Truth::of(&stage);
+    let space = space(&mut truth);
+    assert_it_is_so(Method::Replay, &mut truth, &space, &stage.calm());
 }
 
 #[test]

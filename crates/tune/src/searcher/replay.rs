@@ -36,6 +36,10 @@ const BETTER: f64 = 1.01;
 /// Workers and wires are alike that differ by no more than this share: noise that were taken for a difference would keep the others
 /// waiting in every step.
 const ALIKE: f64 = 0.1;
+/// A job that takes longer than links explain by less than this factor says nothing of what messages cost.
+const EXPLAINED: f64 = 1.05;
+/// Messages cost no more than so many times what they usually do: who is slower still is slow for another reason.
+const MOST_OVERHEAD: u32 = 4;
 /// What an engine event takes to play.
 const EVENT: Duration = Duration::from_nanos(500);
 /// What is behind the best by this factor is not played to its end, nor is a strategy followed that begins so far behind.
@@ -62,6 +66,8 @@ pub struct ReplaySearch {
     surroundings: Surroundings,
     config: ClusterConfig,
     budget: Budget,
+    /// Whether it was asked already, and knows what messages cost.
+    begun: bool,
     /// Engine events of the last search.
     events: u64,
 }
@@ -69,11 +75,10 @@ pub struct ReplaySearch {
 impl ReplaySearch {
     /// Searches for a job in these surroundings.
     pub fn new(surroundings: Surroundings, budget: Budget) -> ReplaySearch {
-        // What a message costs a worker's thread is not measured.
         let worker =
             WorkerConfig { per_frame: CostModel::USUAL_OVERHEAD, ..WorkerConfig::default() };
         let config = ClusterConfig { worker, ..ClusterConfig::default() };
-        ReplaySearch { surroundings, config, budget, events: 0 }
+        ReplaySearch { surroundings, config, budget, begun: false, events: 0 }
     }
 }
 
@@ -86,7 +91,11 @@ impl Searcher for ReplaySearch {
         let Some(mut model) = Model::of(question.seen, &self.surroundings) else {
             return Answer::Nothing;
         };
-        self.events = model.correct(question.seen, &self.surroundings, &self.config);
+        self.events = 0;
+        if !std::mem::replace(&mut self.begun, true) {
+            self.learn_overhead(&model, question);
+        }
+        self.events += model.correct(question.seen, &self.surroundings, &self.config);
         let present = question.present();
         let mut walk = Walk {
             model,
@@ -107,6 +116,35 @@ impl Searcher for ReplaySearch {
 
     fn thought(&self) -> Duration {
         EVENT * u32::try_from(self.events).unwrap_or(u32::MAX)
+    }
+}
+
+impl ReplaySearch {
+    /// What a message costs a worker's thread nobody measures. When a job begins links are as workers met them a moment ago, so that a step
+    /// that takes longer than they explain takes as much longer because of its messages.
+    fn learn_overhead(&mut self, model: &Model, question: &Question<'_>) {
+        let mut model = model.clone();
+        let Surroundings { met, hosts, .. } = &self.surroundings;
+        let Some(met) = met.wire else { return };
+        let _ = Links::at_their_fastest(&mut model.topology, Some(met.rate), hosts);
+        let seen = question.present_speed().recip();
+        let mut seconds = |overhead: Duration| {
+            let worker = WorkerConfig { per_frame: overhead, ..self.config.worker.clone() };
+            let most_events = self.budget.events / 4;
+            let config = ClusterConfig { worker, most_events, ..self.config.clone() };
+            let (seconds, events) = model.seconds(question.seen.settings.clone(), config, None);
+            self.events += events;
+            seconds
+        };
+        let usual = self.config.worker.per_frame;
+        if seconds(usual).is_none_or(|seconds| seen < EXPLAINED * seconds) {
+            return;
+        }
+        // Where messages are the limit a step takes as much longer as they cost more.
+        let most = MOST_OVERHEAD * usual;
+        if let Some(longest) = seconds(most).filter(|longest| *longest > seen) {
+            self.config.worker.per_frame = most.mul_f64(seen / longest).max(usual);
+        }
     }
 }
 
@@ -225,6 +263,7 @@ impl Walk<'_> {
 }
 
 /// A job as its metrics show it.
+#[derive(Clone)]
 struct Model {
     layered: Layered,
     view: View,

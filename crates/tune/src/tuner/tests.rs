@@ -200,6 +200,17 @@ fn thinking_has_its_share_of_the_jobs_time_unless_the_job_is_no_longer_as_fast()
 }
 
 #[test]
+fn however_noisy_a_job_is_no_more_than_so_much_is_thought_in_advance() {
+    for seed in 0..SEEDS {
+        let (mut world, mut tuner) = (World::slow(0.15, seed), tuner(Ponderous));
+        // Some 800 s, which pay for a third of one thought.
+        world.run(&mut tuner, 4000);
+        let thoughts = tuner.take_decisions().len() as u32;
+        assert!(thoughts <= 1 + MOST_UNPAID, "seed {seed}: {thoughts}");
+    }
+}
+
+#[test]
 fn nothing_is_done_on_stationary_noise() {
     for seed in 0..SEEDS {
         let mut world = World::new(0.05, seed);
