@@ -1,5 +1,7 @@
 //! What cannot be learned from, or read.
 
+use std::path::PathBuf;
+
 /// What cannot be learned from, or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearnError {
@@ -22,4 +24,15 @@ pub enum LearnError {
     /// Train weights with this version of the program (`paceline learn metanet`), or leave them out to use its own.
     #[error("these weights cannot be used: {0}")]
     Weights(&'static str),
+    /// Name a file that this version of `paceline learn metanet` wrote, or none, to use the program's own weights.
+    #[error(
+        "the weights {} cannot be used: {reason}; learn them with this version (`paceline learn metanet --out FILE`), or name none \
+         for those that come with the program", .file.display()
+    )]
+    WeightsFile {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }

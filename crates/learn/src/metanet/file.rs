@@ -6,6 +6,7 @@ use super::{
     network::{MEMORY, MetaNetwork, WIDTH},
 };
 use crate::LearnError;
+use std::{fs::File, io::Read, path::Path};
 
 const MAGIC: &[u8; 8] = b"PACEMETA";
 /// Raise it when features or layers change their meaning.
@@ -21,6 +22,8 @@ const SIZES: [u32; 6] = [
 ];
 const HEAD: usize = MAGIC.len() + 4 + 4 * SIZES.len();
 const CHECKSUM: usize = 8;
+/// No file of weights is longer.
+const LONGEST: u64 = 16 << 20;
 /// No weight is larger.
 const LARGEST: f32 = 1e4;
 
@@ -30,6 +33,19 @@ impl MetaNetwork {
         let bytes = include_bytes!("../../weights/metanet.bin");
         // A test reads the same bytes.
         MetaNetwork::from_bytes(bytes).expect("weights that came with the program")
+    }
+
+    /// From a file, which is named where it cannot be used.
+    pub fn read(file: &Path) -> Result<MetaNetwork, LearnError> {
+        let refused = |reason| LearnError::WeightsFile { file: file.to_path_buf(), reason };
+        let mut bytes = Vec::new();
+        File::open(file)
+            .and_then(|opened| opened.take(LONGEST).read_to_end(&mut bytes))
+            .map_err(|error| refused(error.to_string()))?;
+        MetaNetwork::from_bytes(&bytes).map_err(|error| match error {
+            LearnError::Weights(reason) => refused(reason.to_string()),
+            other => other,
+        })
     }
 
     /// As a file has it.
@@ -100,6 +116,33 @@ mod tests {
     fn weights_are_read_as_they_were_written() {
         let network = MetaNetwork::new(7);
         assert_eq!(MetaNetwork::from_bytes(&network.to_bytes()), Ok(network));
+    }
+
+    #[test]
+    fn a_file_is_read_or_named_with_what_is_wrong_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let network = MetaNetwork::new(7);
+        let bytes = network.to_bytes();
+        let mut other = bytes.clone();
+        other[MAGIC.len()] += 1;
+        let file = folder.path().join("metanet.bin");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            MetaNetwork::read(&file)
+        };
+        assert_eq!(read(&bytes), Ok(network));
+        for (bytes, reason) in [
+            (&bytes[..bytes.len() - 1], "length"),
+            (b"text", "do not begin"),
+            (&[], "do not begin"),
+            (&other, "another version"),
+        ] {
+            let error = read(bytes).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("metanet.bin"), "{error}");
+            assert!(error.contains("paceline learn metanet --out"), "{error}");
+        }
+        let error = MetaNetwork::read(&folder.path().join("none.bin")).unwrap_err().to_string();
+        assert!(error.contains("none.bin") && error.contains("No such file"), "{error}");
     }
 
     #[test]
