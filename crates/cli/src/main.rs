@@ -20,6 +20,7 @@ mod topology;
 mod trace;
 mod tune;
 mod ui;
+mod writable;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;

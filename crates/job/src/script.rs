@@ -99,6 +99,9 @@ impl fmt::Display for Event {
     }
 }
 
+/// By how much computation may differ from the beginning: what differs by more is a slip of the pen.
+const FACTORS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
+
 /// One line of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScriptLine {
@@ -171,8 +174,14 @@ fn read(words: &[&str]) -> Result<(Duration, Event), String> {
         .ok_or_else(|| format!("`{time}` is no time in seconds"))?;
     if let Some(worker) = numbered(what, "worker") {
         let factor = how.strip_suffix('x').and_then(|factor| factor.parse().ok());
-        let fits = factor.filter(|factor: &f64| factor.is_finite() && *factor > 0.0);
-        let factor = fits.ok_or_else(|| format!("`{how}` is no factor such as 2x"))?;
+        let fits = factor.filter(|factor: &f64| FACTORS.contains(factor));
+        let factor = fits.ok_or_else(|| {
+            format!(
+                "`{how}` is no factor from {}x to {}x, such as 2x",
+                FACTORS.start(),
+                FACTORS.end()
+            )
+        })?;
         return Ok((at, Event::Worker(worker, factor)));
     }
     Ok((at, Event::Link(what.parse()?, how.parse()?)))
@@ -205,6 +214,11 @@ mod tests {
             ("1 switch0 cut", "`switch0`"),
             ("1 worker0 2", "`2` is no factor"),
             ("1 worker0 0x", "`0x` is no factor"),
+            (
+                "1 host0 1mbit\n1 worker0 1e300x",
+                "line 2: `1e300x` is no factor from 0.001x to 1000x",
+            ),
+            ("1 worker0 nanx", "`nanx` is no factor"),
         ] {
             let error = text.parse::<Script>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

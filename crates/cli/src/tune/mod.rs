@@ -8,21 +8,33 @@ mod timed;
 
 use crate::{
     bench::interrupt::Interrupt,
+    exit::UsageError,
     scenario::{self, ConditionArgs},
     settings::parse_size,
+    writable,
 };
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_job::{Rate, StrategyChoice, WrittenDuration};
+use paceline_learn::metanet::MetaNetwork;
 use paceline_tune::{
     Candidate, Decision, Method, Space, Trigger, Tuner,
     arena::{self, Noise, Outcome, Phase, Truth, Yardstick},
 };
 use report::{Report, Run};
 use setting::{Source, Staging};
-use std::{io::IsTerminal, io::Write, ops::ControlFlow, path::PathBuf, process::ExitCode};
+use std::{
+    io::{IsTerminal, Write},
+    num::NonZeroU32,
+    ops::ControlFlow,
+    path::PathBuf,
+    process::ExitCode,
+};
 use timed::Timed;
+
+/// Of a script that has a name, unless the command line says otherwise.
+const STEPS_IN_A_PHASE: u32 = 250;
 
 /// Try ways to tune a job in virtual time, while its network and workers change.
 ///
@@ -64,13 +76,17 @@ pub struct TuneArgs {
     #[arg(long, value_name = "FILE or NAME", default_value = "still")]
     script: Source,
 
+    /// Predict by the weights of this file, where the method is autobyte [default: those that come with the program].
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+
     /// How long a script from a file lasts [default: its last change and half of what was before it].
     #[arg(long, value_name = "TIME")]
     length: Option<WrittenDuration>,
 
-    /// Steps in a phase of a script that has a name.
-    #[arg(long, value_name = "N", default_value_t = 250)]
-    phase: u32,
+    /// Steps in a phase of a script that has a name [default: 250].
+    #[arg(long, value_name = "N")]
+    phase: Option<NonZeroU32>,
 
     #[command(flatten)]
     conditions: ConditionArgs,
@@ -101,11 +117,11 @@ pub struct TuneArgs {
     coarse: bool,
 
     /// A candidate is followed from this predicted gain on, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = parse_percent)]
     threshold: f64,
 
     /// Relative deviation of a measured step, in percent; rates have twice that.
-    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = parse_percent)]
     noise: f64,
 
     /// What chance follows from.
@@ -145,10 +161,23 @@ impl std::str::FromStr for Methods {
     }
 }
 
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let percent: Option<f64> = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "a number of percent from 0 to 100, such as 3".to_string())
+}
+
 /// Run the command.
 pub fn run(arguments: TuneArgs) -> Result<ExitCode> {
     if let Some(TuneCommand::Explain(arguments)) = arguments.command {
         return explain::run(&arguments);
+    }
+    let methods = methods(&arguments.methods);
+    // What is wrong with a file is said before the work.
+    let weights = arguments.weights.as_deref();
+    let weights = weights.map(|file| Method::weights(&methods, file)).transpose();
+    let weights = weights.map_err(|error| UsageError::new(format!("--weights: {error}")))?;
+    for file in [&arguments.log, &arguments.plot].into_iter().flatten() {
+        writable::check(file)?;
     }
     // Without a subcommand the command line has a trace.
     let path = arguments.trace.clone().unwrap_or_default();
@@ -162,7 +191,22 @@ pub fn run(arguments: TuneArgs) -> Result<ExitCode> {
     let stage = staging.stage(&loaded)?;
     let mut truth = Truth::of(&stage);
     let (script, phases) = match &arguments.script {
-        Source::Named(named) => named.script(&mut truth, f64::from(arguments.phase))?,
+        Source::Named(_) if arguments.length.is_some() => {
+            return Err(UsageError::new(
+                "--length is for a script from a file; one with a name has phases of --phase N steps",
+            )
+            .into());
+        }
+        Source::File(_) if arguments.phase.is_some() => {
+            return Err(UsageError::new(
+                "--phase is for a script with a name; one from a file lasts --length TIME",
+            )
+            .into());
+        }
+        Source::Named(named) => {
+            let steps = arguments.phase.map_or(STEPS_IN_A_PHASE, NonZeroU32::get);
+            named.script(&mut truth, f64::from(steps))?
+        }
         Source::File(path) => {
             let script = setting::read(path)?;
             let length = arguments.length.map(|WrittenDuration(length)| length);
@@ -171,14 +215,20 @@ pub fn run(arguments: TuneArgs) -> Result<ExitCode> {
             (script, phases)
         }
     };
-    let trial = Trial { arguments: &arguments, phases: &phases, interrupt: Interrupt::listen()? };
+    let trial = Trial {
+        arguments: &arguments,
+        methods,
+        weights,
+        phases: &phases,
+        interrupt: Interrupt::listen()?,
+    };
     let report = trial.run(&mut truth, script.to_string())?;
     if let Some(path) = &arguments.log {
         let decisions = report.runs.iter().flat_map(|run| &run.decisions);
         write_log(path, decisions).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &arguments.plot {
-        std::fs::write(path, report.drawing(&phases))
+        std::fs::write(path, report.drawing())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if arguments.json {
@@ -204,6 +254,8 @@ fn write_log<'d>(
 /// What is tried.
 struct Trial<'t> {
     arguments: &'t TuneArgs,
+    methods: Vec<Method>,
+    weights: Option<MetaNetwork>,
     phases: &'t [Phase],
     interrupt: Interrupt,
 }
@@ -216,10 +268,11 @@ impl Trial<'_> {
         self.measure_grid(truth, &space, &bar)?;
         let yardstick = Yardstick::of(truth, self.phases, &space)?;
         let mut runs = Vec::new();
-        for method in self.methods() {
+        for &method in &self.methods {
             bar.say(method.name());
             let surroundings = stage.surroundings();
-            let searcher = method.searcher(&surroundings, self.arguments.seed);
+            let seed = self.arguments.seed;
+            let searcher = method.searcher_with(self.weights.as_ref(), &surroundings, seed);
             let threshold = self.arguments.threshold / 100.0;
             let trigger = Trigger { threshold, ..Trigger::default() };
             let tuner = Tuner::new(searcher, &surroundings, trigger).with_space(space.clone());
@@ -233,9 +286,9 @@ impl Trial<'_> {
             })?;
             self.interrupt.check()?;
             let outcome = Outcome::of(&trial, self.phases, &yardstick);
-            runs.push(Run::new(method, outcome, trial, policy));
+            runs.push(Run::new(method, outcome, &trial, policy, self.phases));
         }
-        Ok(Report::new(self.name(), stage, script, space.len(), truth.replays(), yardstick, runs))
+        Ok(Report::new(self.name(), truth, script, self.phases, space.len(), yardstick, runs))
     }
 
     /// Every candidate under every phase's conditions, so that what follows need not wait.
@@ -245,7 +298,8 @@ impl Trial<'_> {
         let mut done = 0.0;
         for phase in self.phases {
             for candidate in space.candidates() {
-                truth.seconds(&phase.weather, &candidate)?;
+                let seconds = truth.seconds(&phase.weather, &candidate);
+                seconds.map_err(|error| phase.blamed(error))?;
                 done += 1.0;
                 bar.at(done / total);
                 self.interrupt.check()?;
@@ -258,26 +312,14 @@ impl Trial<'_> {
         let names = &self.arguments.strategies;
         for name in names.iter().filter(|name| *name != StrategyChoice::AUTO) {
             paceline_sync::strategy::find(name)
-                .map_err(|error| crate::exit::UsageError::new(error.to_string()))?;
+                .map_err(|error| UsageError::new(error.to_string()))?;
         }
         let strategies = names.iter().cloned().map(StrategyChoice).collect();
         let present = Candidate::of(&truth.stage().settings);
-        let shown = truth.shown(&self.phases[0].weather, &present)?;
+        let first = &self.phases[0];
+        let shown = truth.shown(&first.weather, &present).map_err(|error| first.blamed(error))?;
         let space = Space::of(&shown.shape, strategies);
         Ok(if self.arguments.coarse { space.coarse() } else { space })
-    }
-
-    fn methods(&self) -> Vec<Method> {
-        let mut methods = Vec::new();
-        for wanted in &self.arguments.methods {
-            match wanted {
-                Methods::All => methods.extend(Method::ALL),
-                Methods::One(method) => methods.push(*method),
-            }
-        }
-        let mut seen = std::collections::HashSet::new();
-        methods.retain(|method| seen.insert(*method));
-        methods
     }
 
     fn name(&self) -> String {
@@ -288,6 +330,18 @@ impl Trial<'_> {
     fn go_on(&self) -> ControlFlow<()> {
         if self.interrupt.raised() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Each that is wanted, once.
+fn methods(wanted: &[Methods]) -> Vec<Method> {
+    let each = |wanted: &Methods| match wanted {
+        Methods::All => Method::ALL.to_vec(),
+        Methods::One(method) => vec![*method],
+    };
+    let mut methods: Vec<Method> = wanted.iter().flat_map(each).collect();
+    let mut seen = std::collections::HashSet::new();
+    methods.retain(|method| seen.insert(*method));
+    methods
 }
 
 /// A bar on a terminal; nothing elsewhere.
@@ -353,5 +407,22 @@ mod tests {
         assert!(parse(&["tune"]).is_err());
         assert!(parse(&["tune", "trace", "--method", "luck"]).is_err());
         assert!(parse(&["tune", "trace", "--method", "all", "--script", "steps"]).is_ok());
+    }
+
+    #[test]
+    fn percents_that_are_none_are_refused_with_the_range() {
+        let parse = |option: &str| {
+            <Command as clap::Parser>::try_parse_from(["tune", "trace", option]).err()
+        };
+        for option in ["--noise", "--threshold"] {
+            for wrong in ["nan", "-1", "300", "inf", "much"] {
+                let error = parse(&format!("{option}={wrong}")).unwrap().to_string();
+                assert!(error.contains("from 0 to 100"), "{error}");
+            }
+            assert!(
+                ["0", "2.5", "100"].iter().all(|good| parse(&format!("{option}={good}")).is_none())
+            );
+        }
+        assert!(parse("--phase=0").is_some());
     }
 }

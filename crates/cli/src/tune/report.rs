@@ -5,7 +5,7 @@ use crate::bench::table::{self, Style};
 use paceline_job::Rate;
 use paceline_tune::{
     Decision, Method,
-    arena::{self, Outcome, Phase, Stage, Trial, Yardstick},
+    arena::{self, Outcome, Phase, Search, Series, Trial, Truth, Yardstick},
 };
 use serde::Serialize;
 use std::fmt::Write;
@@ -25,6 +25,8 @@ pub struct Report {
     headroom: f64,
     headroom_over_default: f64,
     yardstick: Yardstick,
+    /// Steps a second of a run that always has the best setting: seconds and speed at the corners of its line.
+    oracle: Series,
     /// One for each method.
     pub runs: Vec<Run>,
 }
@@ -38,22 +40,28 @@ pub struct Run {
     /// In real time.
     thinking_seconds: f64,
     longest_thought_seconds: f64,
+    /// Steps a second over time: seconds and speed, in so many equal stretches as bear drawing.
+    series: Series,
     /// Everything that was decided.
     pub decisions: Vec<Decision>,
-    #[serde(skip)]
-    trial: Trial,
 }
 
 impl Run {
     /// Of one method.
-    pub fn new(method: Method, outcome: Outcome, trial: Trial, policy: Timed) -> Run {
+    pub fn new(
+        method: Method,
+        outcome: Outcome,
+        trial: &Trial,
+        policy: Timed,
+        phases: &[Phase],
+    ) -> Run {
         Run {
             method: method.name(),
             outcome,
             thinking_seconds: policy.thought.as_secs_f64(),
             longest_thought_seconds: policy.longest.as_secs_f64(),
+            series: arena::speeds(trial, phases),
             decisions: policy.decisions,
-            trial,
         }
     }
 }
@@ -62,13 +70,14 @@ impl Report {
     /// Of all methods.
     pub fn new(
         name: String,
-        stage: &Stage,
+        truth: &Truth<'_>,
         script: String,
+        phases: &[Phase],
         candidates: usize,
-        replays: usize,
         yardstick: Yardstick,
         runs: Vec<Run>,
     ) -> Report {
+        let stage = truth.stage();
         Report {
             name,
             workers: stage.workers(),
@@ -76,21 +85,22 @@ impl Report {
             bandwidth: stage.rate,
             script,
             candidates,
-            replays,
+            replays: truth.replays(),
             headroom: yardstick.headroom(),
             headroom_over_default: yardstick.headroom_over_default(),
+            oracle: arena::oracle(phases, &yardstick.best_seconds),
             yardstick,
             runs,
         }
     }
 
     /// Speed over time.
-    pub fn drawing(&self, phases: &[Phase]) -> String {
+    pub fn drawing(&self) -> String {
         let title =
             format!("{}, {} workers, {}: steps a second", self.name, self.workers, self.bandwidth);
-        let trials: Vec<(&str, &Trial)> =
-            self.runs.iter().map(|run| (run.method, &run.trial)).collect();
-        arena::draw(&title, phases, &self.yardstick.best_seconds, &trials)
+        let lines: Vec<(&str, &Series)> =
+            self.runs.iter().map(|run| (run.method, &run.series)).collect();
+        arena::draw(&title, &self.oracle, &lines)
     }
 
     /// For people.
@@ -150,9 +160,6 @@ fn row(run: &Run) -> Vec<String> {
         share.map_or_else(|| table::NOTHING.to_string(), |share| format!("{:.0} %", 100.0 * share))
     };
     let ends = outcome.phases.iter().map(|phase| phase.end_share);
-    let search = outcome.search();
-    let found = search.filter(|search| search.found);
-    let steps = |search: &arena::Search| format!("{} steps", search.steps_until_near);
     vec![
         run.method.to_string(),
         percent(outcome.over_default),
@@ -161,12 +168,35 @@ fn row(run: &Run) -> Vec<String> {
         share(outcome.recovered_over_default),
         percent(ends.fold(f64::INFINITY, f64::min) - 1.0),
         outcome.switches.to_string(),
-        found.map_or_else(|| "never".to_string(), steps),
-        search.map_or_else(String::new, |search| table::seconds(search.seconds_lost)),
+        found(outcome),
+        table::seconds(outcome.search.seconds_lost),
         table::seconds(run.thinking_seconds),
     ]
 }
 
+/// Of all phases together; those in which nothing good was found count whole.
+fn found(outcome: &Outcome) -> String {
+    let Search { steps, never, .. } = outcome.search;
+    match never {
+        0 => format!("{steps} steps"),
+        never => format!("{steps} steps, {never} of {} phases never", outcome.phases.len()),
+    }
+}
+
 fn percent(share: f64) -> String {
-    format!("{:+.1} %", 100.0 * share)
+    // What is rounded to nothing has no sign.
+    format!("{:+.1} %", (1000.0 * share).round() / 10.0 + 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_has_no_minus_before_it() {
+        assert_eq!(
+            [-0.0, -0.0004, 0.0, -0.01].map(percent),
+            ["+0.0 %", "+0.0 %", "+0.0 %", "-1.0 %"]
+        );
+    }
 }

@@ -1,6 +1,7 @@
-//! Speed over time as a drawing: one line for each method, and one for the best setting of each phase.
+//! Speed over time as a drawing: one line for each method, and one for the best setting of each phase. What is drawn is made in
+//! `series`.
 
-use super::{Phase, Trial};
+use super::Series;
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
@@ -8,18 +9,14 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 60.0;
-/// Points of a line.
-const POINTS: usize = 240;
 const COLOURS: [&str; 6] = ["#999999", "#3b82c4", "#2f9e6e", "#7a5cc4", "#d2603a", "#d9a400"];
 
-/// An SVG file. `best` has the seconds of a step of each phase's best setting.
-pub fn draw(title: &str, phases: &[Phase], best: &[f64], trials: &[(&str, &Trial)]) -> String {
-    let end = phases.last().map_or(1.0, |phase| phase.until);
-    let lines: Vec<(&str, Vec<(f64, f64)>)> =
-        trials.iter().map(|(name, trial)| (*name, speeds(trial, end))).collect();
-    let oracle = best.iter().map(|seconds| seconds.recip());
-    let drawn = lines.iter().flat_map(|(_, line)| line.iter().map(|(_, speed)| *speed));
-    let fastest = drawn.chain(oracle.clone()).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+/// An SVG file of these lines and their names, as long as the oracle's.
+pub fn draw(title: &str, oracle: &Series, lines: &[(&str, &Series)]) -> String {
+    let end = oracle.last().map_or(1.0, |(at, _)| *at);
+    let drawn = lines.iter().flat_map(|(_, line)| line.iter());
+    let speeds = drawn.chain(oracle).map(|(_, speed)| *speed);
+    let fastest = speeds.fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let x = |at: f64| LEFT + (WIDTH - LEFT - 20.0) * at / end;
     let y = |speed: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - speed / fastest);
     let mut svg = format!(
@@ -38,12 +35,7 @@ pub fn draw(title: &str, phases: &[Phase], best: &[f64], trials: &[(&str, &Trial
             points.join(" ")
         );
     };
-    let corners: Vec<(f64, f64)> = phases
-        .iter()
-        .zip(oracle)
-        .flat_map(|(phase, speed)| [(phase.from, speed), (phase.until, speed)])
-        .collect();
-    path(&corners, "black", "stroke-dasharray=\"5 3\"");
+    path(oracle, "black", "stroke-dasharray=\"5 3\"");
     for (place, (_, line)) in lines.iter().enumerate() {
         path(line, COLOURS[place % COLOURS.len()], "stroke-width=\"1.6\"");
     }
@@ -77,21 +69,6 @@ pub fn draw(title: &str, phases: &[Phase], best: &[f64], trials: &[(&str, &Trial
     }
     svg.push_str("</svg>\n");
     svg
-}
-
-/// Steps a second in equal stretches of time, those without a step left out.
-fn speeds(trial: &Trial, end: f64) -> Vec<(f64, f64)> {
-    let width = end / POINTS as f64;
-    let mut stretches = vec![(0.0, 0_u32); POINTS];
-    for sample in &trial.samples {
-        let stretch = ((sample.at / width) as usize).min(POINTS - 1);
-        stretches[stretch].0 += sample.seconds;
-        stretches[stretch].1 += 1;
-    }
-    let point = |(place, (seconds, steps)): (usize, (f64, u32))| {
-        (steps > 0).then(|| ((place as f64 + 0.5) * width, f64::from(steps) / seconds))
-    };
-    stretches.into_iter().enumerate().filter_map(point).collect()
 }
 
 fn escaped(text: &str) -> String {

@@ -9,6 +9,7 @@ mod meter;
 mod outcome;
 mod player;
 mod scripts;
+mod series;
 mod stage;
 mod truth;
 mod weather;
@@ -17,6 +18,7 @@ pub use chart::draw;
 pub use outcome::{Outcome, PhaseOutcome, Search, Yardstick};
 pub use player::{Noise, Sample, Switch, Trial, play};
 pub use scripts::{Named, UnknownScript};
+pub use series::{Series, oracle, speeds};
 pub use stage::Stage;
 pub use truth::Truth;
 pub use weather::{Phase, Weather, phases};
@@ -53,6 +55,15 @@ pub enum ArenaError {
     /// Give a job whose step takes time.
     #[error("a step of this job takes no time; there is nothing to tune")]
     Idle,
+    /// Give links more, or workers a smaller factor.
+    #[error(
+        "{place}: so little is left of a link or of a worker's computation that a step stands still for longer than workers wait \
+         for each other; give links a higher rate, or computation a smaller factor"
+    )]
+    Stalled {
+        /// Where in the script.
+        place: String,
+    },
     /// The job or its settings cannot be played.
     #[error(transparent)]
     Replay(#[from] ReplayError),

@@ -38,15 +38,18 @@ impl Yardstick {
         let mut best_seconds = Vec::with_capacity(phases.len());
         let mut oracle_steps = 0.0;
         for phase in phases {
-            let (candidate, seconds) = truth.best(&phase.weather, space)?;
+            let best_of_phase = truth.best(&phase.weather, space);
+            let (candidate, seconds) = best_of_phase.map_err(|error| phase.blamed(error))?;
             oracle_steps += phase.seconds() / seconds;
             best.push(candidate);
             best_seconds.push(seconds);
         }
+        let default = Candidate::of(&truth.stage().settings);
         let mut steps_of = |candidate: &Candidate| -> Result<f64, ArenaError> {
-            let steps = phases
-                .iter()
-                .map(|phase| Ok(phase.seconds() / truth.seconds(&phase.weather, candidate)?));
+            let steps = phases.iter().map(|phase| {
+                let seconds = truth.seconds(&phase.weather, candidate);
+                Ok(phase.seconds() / seconds.map_err(|error| phase.blamed(error))?)
+            });
             steps.sum()
         };
         let mut static_best = (space.at(space.place(0)), 0.0);
@@ -56,13 +59,7 @@ impl Yardstick {
                 static_best = (candidate, steps);
             }
         }
-        let default = Candidate::of(&truth.stage().settings);
-        let default_steps = {
-            let steps = phases
-                .iter()
-                .map(|phase| Ok(phase.seconds() / truth.seconds(&phase.weather, &default)?));
-            steps.sum::<Result<f64, ArenaError>>()?
-        };
+        let default_steps = steps_of(&default)?;
         let (static_best, static_steps) = static_best;
         Ok(Yardstick { best, best_seconds, static_best, oracle_steps, static_steps, default_steps })
     }
@@ -91,8 +88,16 @@ pub struct PhaseOutcome {
     pub found: bool,
 }
 
-/// What finding the first setting cost: the first phase.
-pub type Search = PhaseOutcome;
+/// What finding good settings cost, all phases together. One in which none was ever found counts whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Search {
+    /// Steps until settings were near the best, and stayed there.
+    pub steps: u64,
+    /// Seconds more than the best settings would have taken until then.
+    pub seconds_lost: f64,
+    /// Phases in which no setting near the best was in force at the end.
+    pub never: usize,
+}
 
 /// What a run was worth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,6 +114,8 @@ pub struct Outcome {
     pub recovered_over_default: Option<f64>,
     /// How often settings changed.
     pub switches: usize,
+    /// What finding good settings cost.
+    pub search: Search,
     /// Phase by phase.
     pub phases: Vec<PhaseOutcome>,
 }
@@ -129,6 +136,8 @@ impl Outcome {
             let whole = yardstick.oracle_steps - base;
             (whole > LEAST_HEADROOM * base).then(|| (steps - base) / whole)
         };
+        let phases: Vec<PhaseOutcome> =
+            phases.iter().map(|phase| phase_outcome(trial, phase)).collect();
         Outcome {
             steps,
             over_default: steps / yardstick.default_steps - 1.0,
@@ -136,13 +145,19 @@ impl Outcome {
             recovered: share(yardstick.static_steps),
             recovered_over_default: share(yardstick.default_steps),
             switches: trial.switches.len(),
-            phases: phases.iter().map(|phase| phase_outcome(trial, phase)).collect(),
+            search: Search::of(&phases),
+            phases,
         }
     }
+}
 
-    /// What finding the first setting cost.
-    pub fn search(&self) -> Option<&Search> {
-        self.phases.first()
+impl Search {
+    fn of(phases: &[PhaseOutcome]) -> Search {
+        phases.iter().fold(Search::default(), |sum, phase| Search {
+            steps: sum.steps + phase.steps_until_near,
+            seconds_lost: sum.seconds_lost + phase.seconds_lost,
+            never: sum.never + usize::from(!phase.found),
+        })
     }
 }
 
@@ -152,7 +167,9 @@ fn phase_outcome(trial: &Trial, phase: &Phase) -> PhaseOutcome {
     let samples = &trial.samples[from..until.max(from)];
     let near = |sample: &Sample| sample.expected <= NEAR * sample.best;
     let settled = samples.len() - samples.iter().rev().take_while(|sample| near(sample)).count();
-    let lost = samples[..settled].iter().map(|sample| sample.expected - sample.best).sum();
+    // Settings outside the grid may be a little better than its best.
+    let lost = |sum: f64, sample: &Sample| sum + sample.expected - sample.best;
+    let lost = samples[..settled].iter().fold(0.0, lost).max(0.0);
     let last = phase.until - END * phase.seconds();
     let at_end = samples.iter().filter(|sample| sample.at >= last);
     let (best, taken) = at_end
@@ -174,7 +191,7 @@ mod tests {
     fn phase(from: f64, until: f64) -> Phase {
         let hosts = vec![Rate::from_bytes_per_second(1e9)];
         let weather = Weather { hosts, uplinks: Vec::new(), slowness: vec![1.0] };
-        Phase { from, until, weather }
+        Phase { from, until, weather, line: None }
     }
 
     fn steps(lengths: &[f64]) -> Trial {
@@ -196,6 +213,15 @@ mod tests {
         assert!((outcome.seconds_lost - 2.0).abs() < 1e-9);
         let never = phase_outcome(&steps(&[2.0; 4]), &phase(0.0, 8.0));
         assert!(!never.found && (never.end_share - 0.5).abs() < 1e-9);
+        // All phases together, the one in which it never was so whole.
+        let search = Search::of(&[outcome, never]);
+        assert_eq!((search.steps, search.never), (7, 1));
+        assert!((search.seconds_lost - 6.0).abs() < 1e-9);
+        // Nothing lost is no less than nothing, and neither is a setting that is better than the grid's best.
+        for length in [1.0, 0.99] {
+            let lost = phase_outcome(&steps(&[length; 4]), &phase(0.0, 4.0)).seconds_lost;
+            assert!(lost == 0.0 && lost.is_sign_positive());
+        }
     }
 
     #[test]

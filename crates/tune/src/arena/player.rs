@@ -91,10 +91,10 @@ pub fn play(
                 coming = Some((due, next));
             }
         }
-        let weather = &phases[phase].weather;
+        let (weather, blamed) = (&phases[phase].weather, |error| phases[phase].blamed(error));
         let present = Candidate::of(&settings);
-        let expected = truth.seconds(weather, &present)?;
-        let shown = truth.shown(weather, &present)?;
+        let expected = truth.seconds(weather, &present).map_err(blamed)?;
+        let shown = truth.shown(weather, &present).map_err(blamed)?;
         let seconds = meter.noisy(expected);
         let best = best.get(phase).copied().unwrap_or(expected);
         trial.samples.push(Sample { at: now, seconds, best, expected });

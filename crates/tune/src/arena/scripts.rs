@@ -75,9 +75,10 @@ impl Named {
                 script.lines.push(ScriptLine { number, at, event });
             }
             let until = Duration::from_secs_f64(end + 1.0);
-            let last = phases(stage, &script, until)?.pop();
-            let weather = last.map_or_else(|| stage.calm(), |phase| phase.weather);
-            end += weight * steps * truth.seconds(&weather, &default)?;
+            // A script that lasts some time has phases.
+            let Some(last) = phases(stage, &script, until)?.pop() else { continue };
+            let seconds = truth.seconds(&last.weather, &default);
+            end += weight * steps * seconds.map_err(|error| last.blamed(error))?;
         }
         let phases = phases(stage, &script, Duration::from_secs_f64(end))?;
         Ok((script, phases))

@@ -6,6 +6,7 @@ use paceline_job::{
     Rate,
     script::{Event, LinkChange, Script, Target},
 };
+use paceline_replay::ReplayError;
 use std::time::Duration;
 
 /// Conditions that hold for a while.
@@ -66,6 +67,8 @@ pub struct Phase {
     pub until: f64,
     /// What holds.
     pub weather: Weather,
+    /// The script's line it begins with; none at the beginning.
+    pub line: Option<usize>,
 }
 
 impl Phase {
@@ -73,25 +76,41 @@ impl Phase {
     pub fn seconds(&self) -> f64 {
         self.until - self.from
     }
+
+    /// An error met while the job was played in this phase, with the line that led to it.
+    pub fn blamed(&self, error: ArenaError) -> ArenaError {
+        match error {
+            ArenaError::Replay(ReplayError::Operation { .. }) => ArenaError::Stalled {
+                place: match self.line {
+                    Some(line) => format!("script, line {line}"),
+                    None => "from the beginning".to_string(),
+                },
+            },
+            other => other,
+        }
+    }
 }
 
 /// The phases of a script that lasts so long.
 pub fn phases(stage: &Stage, script: &Script, length: Duration) -> Result<Vec<Phase>, ArenaError> {
     let mut weather = stage.calm();
     let mut phases: Vec<Phase> = Vec::new();
-    let mut from = 0.0;
+    let (mut from, mut begun_by) = (0.0, None);
     let end = length.as_secs_f64();
     for line in &script.lines {
         let at = line.at.as_secs_f64().min(end);
         let before = weather.clone();
         weather.apply(line.number, line.event)?;
         if at > from && weather != before {
-            phases.push(Phase { from, until: at, weather: before });
+            phases.push(Phase { from, until: at, weather: before.clone(), line: begun_by });
             from = at;
+        }
+        if weather != before {
+            begun_by = Some(line.number);
         }
     }
     if end > from {
-        phases.push(Phase { from, until: end, weather });
+        phases.push(Phase { from, until: end, weather, line: begun_by });
     }
     if phases.is_empty() { Err(ArenaError::NoTime) } else { Ok(phases) }
 }
