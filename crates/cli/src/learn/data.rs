@@ -55,6 +55,12 @@ impl Data {
             // The last line of a run that was broken off may be cut; its job is replayed again.
             match serde_json::from_str::<Line>(&line) {
                 Ok(line) if line.seed == seed => {
+                    if let Some(problem) = line.sample.as_ref().and_then(Sample::problem) {
+                        let number = place + 1;
+                        bail!(
+                            "the file {name}, line {number}: {problem}; take the line out, and its job is replayed again"
+                        );
+                    }
                     known.insert(line.number, line.sample);
                 }
                 Ok(_) => {}
@@ -150,5 +156,32 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"something else\n").unwrap();
         assert!(Data::open(Some(file.path()), 1).is_err());
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_is_refused_by_its_line() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut data = Data::open(Some(file.path()), 3).unwrap();
+        data.fill(1, 1, &Generator::new(Vec::new(), 3), &|_| {}).unwrap();
+        let good = data.samples().remove(0);
+        type Change = fn(&mut Sample);
+        let changes: [(Change, &str); 5] = [
+            (|sample| sample.measured[0].seconds = 0.0, "no time"),
+            (|sample| sample.measured[0].choice.strategy = 99, "strategy"),
+            (|sample| sample.measured[0].choice.partition = 0.0, "partition"),
+            (|sample| sample.conditions.workers[0].upload = -1.0, "below 0"),
+            (|sample| sample.conditions.tensors.clear(), "nothing can be predicted"),
+        ];
+        let length = file.as_file().metadata().unwrap().len();
+        for (change, word) in changes {
+            let mut sample = good.clone();
+            change(&mut sample);
+            file.as_file().set_len(length).unwrap();
+            append(file.as_file_mut(), &Line { seed: 3, number: 7, sample: Some(sample) }).unwrap();
+            let error = Data::open(Some(file.path()), 3).err().unwrap().to_string();
+            assert!(error.contains("line 2") && error.contains(word), "{error}");
+            // Of another seed, nobody looks at it.
+            assert!(Data::open(Some(file.path()), 4).is_ok());
+        }
     }
 }

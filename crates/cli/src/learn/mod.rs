@@ -3,7 +3,7 @@
 mod data;
 mod report;
 
-use crate::exit::UsageError;
+use crate::{exit::UsageError, writable};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use data::Data;
@@ -40,9 +40,10 @@ Examples:
   paceline learn metanet --out metanet.bin
   paceline learn metanet --samples 400 --data samples.jsonl --out metanet.bin
   paceline learn metanet --shipped --data samples.jsonl      judge the weights that come with the program
+  paceline learn metanet --judge metanet.bin --data samples.jsonl
 
 Exit codes:
-  0  learned
+  0  learned, or judged
   1  a file cannot be read or written
   2  the command line is wrong")]
 pub struct MetaNetworkArgs {
@@ -78,6 +79,10 @@ pub struct MetaNetworkArgs {
     #[arg(long, conflicts_with = "out")]
     pub shipped: bool,
 
+    /// Learn nothing: judge the weights of this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "shipped"])]
+    pub judge: Option<PathBuf>,
+
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -89,14 +94,19 @@ pub fn run(command: LearnCommand) -> Result<ExitCode> {
     if arguments.samples < 8 {
         return Err(UsageError::new("--samples: at least 8, of which one is to judge by").into());
     }
+    // What is wrong with a file is said before hours of work.
+    let given = match &arguments.judge {
+        Some(file) => Some(MetaNetwork::read(file)?),
+        None => arguments.shipped.then(MetaNetwork::shipped),
+    };
+    for file in [&arguments.out, &arguments.data].into_iter().flatten() {
+        writable::check(file)?;
+    }
     let generator = Generator::new(models(&arguments)?, arguments.seed);
     let begin = Instant::now();
     let samples = samples(&arguments, &generator)?;
     let replayed = begin.elapsed();
-    let network = match arguments.shipped {
-        true => MetaNetwork::shipped(),
-        false => learn(&arguments, &samples),
-    };
+    let network = given.unwrap_or_else(|| learn(&arguments, &samples));
     if let Some(path) = &arguments.out {
         std::fs::write(path, network.to_bytes())
             .with_context(|| format!("the weights cannot be written to {}", path.display()))?;

@@ -1,5 +1,6 @@
 //! How good a meta-network is, for people and as JSON.
 
+use crate::bench::table::NOTHING;
 use paceline_learn::metanet::{Choice, MetaNetwork, Quality, Sample, judge};
 use paceline_tune::metanet::Part;
 use serde::Serialize;
@@ -84,7 +85,9 @@ impl Report {
         text.push_str(head);
         for Judged { part, running, before_start } in &self.parts {
             for (name, quality) in [(*part, running), ("  before the start", before_start)] {
-                let percent = |value: f64| format!("{:.1}%", 100.0 * value);
+                let judged = quality.samples > 0;
+                let known = |text: String| if judged { text } else { NOTHING.to_string() };
+                let percent = |value: f64| known(format!("{:.1}%", 100.0 * value));
                 let unchanged = match name == *part {
                     true => percent(quality.regret_unchanged),
                     false => String::new(),
@@ -92,10 +95,10 @@ impl Report {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
-                    "{name:<22}{:>7}{:>7}{:>7.2}{:>7}{:>9}{:>7}{:>11}",
+                    "{name:<22}{:>7}{:>7}{:>7}{:>7}{:>9}{:>7}{:>11}",
                     quality.samples,
                     percent(quality.error),
-                    quality.rank_correlation,
+                    known(format!("{:.2}", quality.rank_correlation)),
                     percent(quality.regret),
                     percent(quality.regret_tenth),
                     percent(quality.regret_worst),
@@ -143,4 +146,20 @@ fn grid_milliseconds(network: &MetaNetwork, samples: &[Sample]) -> f64 {
         .collect();
     times.sort_by(f64::total_cmp);
     times[TIMES / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_of_parts_without_jobs() {
+        let zero = Duration::ZERO;
+        let report = Report::of(&MetaNetwork::shipped(), &[], zero, zero);
+        let text = report.text();
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains(NOTHING)).collect();
+        // Two for each part.
+        assert_eq!(rows.len(), 2 * Part::ALL.len(), "{text}");
+        assert!(!rows.iter().any(|row| row.contains('%') || row.contains("0.00")), "{text}");
+    }
 }

@@ -2,7 +2,7 @@
 //! force, all others are predicted from there. Numbers are disturbed a little each time, as measured ones are.
 
 use super::{
-    conditions::{Choice, Conditions, Seen},
+    conditions::{Choice, Conditions, STRATEGIES, Seen},
     features::{self, CHOICE_FEATURES, Chunks, JOB_FEATURES, SLOT_FEATURES, SLOTS},
     network::{MEMORY, MetaNetwork, WIDTH},
 };
@@ -40,6 +40,38 @@ impl Sample {
             (worker.upload, worker.download) = (*upload, *download);
         }
         conditions
+    }
+}
+
+impl Sample {
+    /// What cannot be of a job that was measured, if anything: files may say what they like.
+    pub fn problem(&self) -> Option<&'static str> {
+        let number = |value: f64| value.is_finite() && value >= 0.0;
+        let conditions = &self.conditions;
+        let tensors = conditions
+            .tensors
+            .iter()
+            .flat_map(|tensor| [tensor.bytes, tensor.forward, tensor.backward, tensor.slowest]);
+        let workers = conditions.workers.iter();
+        let workers =
+            workers.flat_map(|worker| [worker.upload, worker.download, worker.computation]);
+        let wires = self.wires.iter().flatten().flatten().copied();
+        let choices = || self.measured.iter().map(|seen| seen.choice);
+        if self.measured.iter().any(|seen| !number(seen.seconds) || seen.seconds == 0.0) {
+            Some("a step takes no time, or no number of seconds")
+        } else if choices().any(|choice| choice.strategy >= STRATEGIES.len()) {
+            Some("a strategy has no such number")
+        } else if choices().any(|choice| !number(choice.partition) || choice.partition < 1.0) {
+            Some("a partition has no size")
+        } else if choices().any(|choice| choice.credit.is_nan() || choice.credit < 1.0) {
+            Some("a credit has no size")
+        } else if !tensors.chain(workers).chain(wires).all(number) {
+            Some("a size, a time or a rate is below 0")
+        } else if conditions.reference().is_none() {
+            Some("nothing can be predicted from its conditions")
+        } else {
+            None
+        }
     }
 }
 
