@@ -124,6 +124,26 @@ pub struct Decision {
     pub back_off: u64,
 }
 
+impl Decision {
+    /// What no tuner decides, if anything: a log may say what it likes.
+    pub fn problem(&self) -> Option<&'static str> {
+        let seen = &self.conditions;
+        let wires = [seen.slowest_wire, seen.usual_wire];
+        let computation = [seen.slowest_computation, seen.usual_computation];
+        let number = |value: f64| (0.0..LARGEST).contains(&value);
+        if !wires.into_iter().chain(computation).chain([seen.speed]).all(number) {
+            Some("its conditions are below 0, or far too large")
+        } else if ![self.predicted_gain, self.measured_gain].into_iter().flatten().all(number) {
+            Some("a gain is below 0, or far too large")
+        } else {
+            None
+        }
+    }
+}
+
+/// Nothing that is measured is as large.
+const LARGEST: f64 = 1e18;
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -171,6 +191,29 @@ impl fmt::Display for Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_nobody_measures_are_a_problem() {
+        let decision = |speed: f64, gain: f64| -> Decision {
+            let present = Candidate::of(&paceline_job::Settings::default());
+            Decision {
+                step: 1,
+                method: "replay".to_string(),
+                action: Action::Confirm,
+                cause: String::new(),
+                conditions: Conditions { speed, ..Conditions::default() },
+                present,
+                candidate: None,
+                predicted_gain: None,
+                measured_gain: Some(gain),
+                back_off: 0,
+            }
+        };
+        assert_eq!(decision(2.0, 1.1).problem(), None);
+        for (speed, gain) in [(-1.0, 1.1), (f64::NAN, 1.1), (2.0, 1e308), (2.0, -1.0)] {
+            assert!(decision(speed, gain).problem().is_some(), "{speed} {gain}");
+        }
+    }
 
     #[test]
     fn words_are_those_of_logs() {
