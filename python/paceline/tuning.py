@@ -2,7 +2,7 @@
 
 Worker 0 watches the job's metrics on a thread that stands back behind the training, and proposes other settings where they
 promise more speed; all workers change between the same two steps. Where workers come and go, whoever is worker 0 then begins anew. ``PACELINE_TUNE_LOG`` is a file for its decisions, which
-``paceline tune explain`` reads. With ``PACELINE_TUNE_AVERAGES`` strategies that average in groups are among what it chooses from.
+``paceline tune explain`` reads; ``PACELINE_TUNE_WEIGHTS`` one of weights that ``autobyte`` predicts by. With ``PACELINE_TUNE_AVERAGES`` strategies that average in groups are among what it chooses from.
 """
 
 from __future__ import annotations
@@ -30,4 +30,11 @@ def begin(worker: Worker, crosses_step: bool) -> None:
     ``crosses_step``: whether a forward pass waits for tensors of the step before it.
     """
     if method() != OFF:
-        worker.tune(method(), os.environ.get("PACELINE_TUNE_LOG") or None, crosses_step, averages())
+        log, weights = (os.environ.get(f"PACELINE_TUNE_{what}") or None for what in ("LOG", "WEIGHTS"))
+        worker.tune(method(), log, crosses_step, averages(), weights)
+
+
+def end(worker: Worker) -> None:
+    """This worker leaves in good order: say so if the job was to be tuned, and there was never anything to tune by."""
+    if method() != OFF:
+        worker.end_tuning(method())

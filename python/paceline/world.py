@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paceline import tuning
 from paceline._native import Coordinator, PacelineError, Proposal, Worker, fresh_secret
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ class Membership:
                     self.let_in()
             if self.adaptation is not None and drain > 0.0:
                 self.adaptation.end()
+            if drain > 0.0:
+                tuning.end(self.worker)
             _tell_tracing("left", self.worker)
             self.worker.close(patience, drain)
             if threading.current_thread() is not self._thread:

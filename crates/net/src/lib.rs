@@ -51,6 +51,7 @@ pub use runtime::{
 pub use sealed::{Opener, Seal, Sealer};
 pub use secret::Secret;
 pub use survey::{USUAL_SURVEY, survey};
+pub use tuning::Unwatched;
 pub use worker::{
     Entry as WorkerEntry, Gathering, Measuring, Operation, Region, Sharing, Worker, WorkerConfig,
 };

@@ -12,13 +12,30 @@ use paceline_job::{View, WorkerId};
 use paceline_sync::{agreement::Change, policy::Policy};
 use std::{sync::Arc, time::Duration};
 
+/// Why policies of this worker have been shown nothing: do what it says, where the job is to be tuned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwatched {
+    /// Let all workers measure.
+    #[error("workers do not measure (PACELINE_METRICS=off): unset it on all workers")]
+    NotMeasuring,
+    /// Start more workers.
+    #[error("a job of one worker synchronises nothing: start more workers")]
+    Alone,
+    /// Let it train for longer, by steps that the runtime hears of.
+    #[error(
+        "no metrics were ever seen: they come after some steps of an optimizer, and only where PACELINE_METRICS=off is set on no worker"
+    )]
+    NothingSeen,
+}
+
 /// A proposal is decided within a few steps, or something is wrong.
 const DECISION: Duration = Duration::from_secs(60);
 
 impl Worker {
     /// Let a policy watch the job and propose settings, until this worker leaves. All workers call it, once for each policy; that
     /// of the first in the view is asked. Whenever others have come or gone it is made anew, by whoever is the first then,
-    /// if it has something to do there. Where workers do not measure, or one is alone, nothing happens.
+    /// if it has something to do there. Where workers do not measure, or one is alone, nothing happens;
+    /// [`Worker::unwatched`] tells.
     pub fn tune(
         &self,
         make: impl FnMut(&View) -> Option<Box<dyn Policy>> + Send + 'static,
@@ -34,6 +51,18 @@ impl Worker {
             .spawn(move || watch(me, &metering, &proposer, make))
             .map(drop)
             .map_err(NetError::from)
+    }
+
+    /// Why policies have been shown nothing so far; `None` where something was.
+    pub fn unwatched(&self) -> Option<Unwatched> {
+        let view = self.view();
+        if self.metering().is_none() {
+            Some(Unwatched::NotMeasuring)
+        } else if view.membership.is_fixed() && view.size() == 1 {
+            Some(Unwatched::Alone)
+        } else {
+            self.metrics().is_none().then_some(Unwatched::NothingSeen)
+        }
     }
 }
 

@@ -4,7 +4,9 @@ mod cluster;
 
 use cluster::{WIRINGS, Wiring, run, run_with};
 use paceline_job::{ReduceOp, Settings};
-use paceline_net::{Buffer, Buffers, Measuring, Operation, Pending, Worker, WorkerConfig};
+use paceline_net::{
+    Buffer, Buffers, Measuring, Operation, Pending, Unwatched, Worker, WorkerConfig,
+};
 use paceline_sync::{
     collective::Collective,
     metrics::{FIRST_INTERVAL, JobMetrics},
@@ -69,9 +71,23 @@ fn all_workers_see_the_same_of_a_step() {
 #[test]
 fn who_does_not_measure_has_no_metrics() {
     let config = || WorkerConfig { measuring: Measuring::Off, ..WorkerConfig::default() };
-    let seen =
-        run_with(2, Settings::default(), Wiring::Shared, config, |worker| train(&worker, 12));
+    let seen = run_with(2, Settings::default(), Wiring::Shared, config, |worker| {
+        assert_eq!(worker.unwatched(), Some(Unwatched::NotMeasuring));
+        train(&worker, 12)
+    });
     assert!(seen.iter().all(HashMap::is_empty));
+}
+
+#[test]
+fn a_worker_knows_why_policies_are_shown_nothing() {
+    run(1, Settings::default(), Wiring::Shared, |worker| {
+        assert_eq!(worker.unwatched(), Some(Unwatched::Alone));
+    });
+    run(2, Settings::default(), Wiring::Shared, |worker| {
+        assert_eq!(worker.unwatched(), Some(Unwatched::NothingSeen));
+        train(&worker, 20);
+        assert_eq!(worker.unwatched(), None);
+    });
 }
 
 #[test]

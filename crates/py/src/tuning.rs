@@ -3,17 +3,17 @@
 
 use crate::error::PacelineError;
 use paceline_job::{Contended, Rank, View};
-use paceline_net::Worker;
+use paceline_net::{Unwatched, Worker};
 use paceline_sync::{
     metrics::JobMetrics,
     policy::{Policy, Proposal},
 };
-use paceline_tune::{ContentionWatch, Logged, Method, Results, Surroundings};
+use paceline_tune::{ContentionWatch, DecisionFile, Logged, Method, Results, Surroundings};
 use pyo3::prelude::*;
 use std::{
     fs::File,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// What a search draws follows from this: a job that is run again tries the same.
@@ -24,28 +24,60 @@ const SEED: u64 = 1;
 pub(crate) fn begin(
     worker: &Worker,
     method: &str,
-    log: Option<&Path>,
+    log: Option<PathBuf>,
+    weights: Option<&Path>,
     crosses_step: bool,
     results: Results,
 ) -> PyResult<()> {
     let refused = |problem: String| PacelineError::new_err(format!("tuning: {problem}"));
     let method: Method = method.parse().map_err(|error| refused(format!("{error}, off")))?;
-    let log = log.map(Path::to_path_buf);
-    if worker.rank() == Rank(0) && !worker.is_outside() {
+    let weights = weights.map(|file| Method::weights(&[method], file));
+    let weights = weights.transpose().map_err(|error| refused(error.to_string()))?;
+    if speaks(worker) {
         // Of this job only.
         let made = log.as_ref().map(|path| File::create(path).map_err(|error| (path, error)));
         made.transpose()
             .map_err(|(path, error)| refused(format!("{}: {error}", path.display())))?;
     }
+    let log = log.map(DecisionFile::new);
     let decisions = worker.decisions();
     let make = move |view: &View| -> Option<Box<dyn Policy>> {
         let surroundings = Surroundings { crosses_step, ..Surroundings::of(view) };
-        let tuner = method.tuner(&surroundings, SEED).with_results(results);
-        // Behind what workers wrote who were the first before.
-        let file = log.as_ref().and_then(|path| File::options().append(true).open(path).ok());
-        Some(Box::new(Logged::new(tuner, Log { decided: Box::new(decisions.clone()), file })))
+        let tuner = method.tuner_with(weights.as_ref(), &surroundings, SEED).with_results(results);
+        let log = Log { decided: Box::new(decisions.clone()), file: log.clone() };
+        Some(Box::new(Logged::new(tuner, log)))
     };
-    worker.tune(make).map_err(|error| refused(error.to_string()))
+    worker.tune(make).map_err(|error| refused(error.to_string()))?;
+    if speaks(worker)
+        && let Some(reason @ (Unwatched::NotMeasuring | Unwatched::Alone)) = worker.unwatched()
+    {
+        eprintln!("paceline: tuning by {method} can do nothing: {reason}");
+    }
+    Ok(())
+}
+
+/// Say so, where a job that was to be tuned is over and nothing was ever observed. `begun`: whether tuning began, so that what was known
+/// then has been said.
+pub(crate) fn end(worker: &Worker, method: &str, begun: bool) {
+    if !speaks(worker) {
+        return;
+    }
+    let reason = match (begun, worker.unwatched()) {
+        (true, None | Some(Unwatched::NotMeasuring | Unwatched::Alone)) => return,
+        (true, Some(reason)) | (false, Some(reason @ (Unwatched::NotMeasuring | Unwatched::Alone))) => {
+            reason.to_string()
+        }
+        (false, None | Some(Unwatched::NothingSeen)) => {
+            "the program trained neither by `DistributedOptimizer` nor by DDP over the backend `paceline`: use one of them"
+                .to_string()
+        }
+    };
+    eprintln!("paceline: tuning by {method} did nothing: {reason}");
+}
+
+/// One worker speaks for all.
+fn speaks(worker: &Worker) -> bool {
+    worker.rank() == Rank(0) && !worker.is_outside()
 }
 
 /// Mark links as contended by what workers get from each other, where it is known how hosts are joined.
@@ -89,20 +121,20 @@ impl Policy for Told {
 /// Where decisions go: to people who watch the job, and to a file if there is one.
 struct Log {
     decided: Box<dyn Fn(String) + Send>,
-    file: Option<File>,
+    file: Option<DecisionFile>,
 }
 
 impl Write for Log {
     /// A line at a time.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         (self.decided)(String::from_utf8_lossy(line).trim().to_string());
-        if let Some(file) = &mut self.file {
-            file.write_all(line)?;
+        if let Some(Err(problem)) = self.file.as_mut().map(|file| file.append(line)) {
+            eprintln!("paceline: tuning: {problem}");
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), File::flush)
+        Ok(())
     }
 }

@@ -507,8 +507,8 @@ impl Worker {
 
     /// Let a policy change the settings while the job runs: worker 0 asks it, the others only read the arguments.
     /// `log` is a file for its decisions; `crosses_step`, whether tensors of one step are awaited in the next; `averages`,
-    /// whether it may also choose strategies that average in groups.
-    #[pyo3(signature = (method, log=None, crosses_step=true, averages=false))]
+    /// whether it may also choose strategies that average in groups; `weights` is a file for the method that predicts by some.
+    #[pyo3(signature = (method, log=None, crosses_step=true, averages=false, weights=None))]
     fn tune(
         &self,
         py: Python<'_>,
@@ -516,6 +516,7 @@ impl Worker {
         log: Option<std::path::PathBuf>,
         crosses_step: bool,
         averages: bool,
+        weights: Option<std::path::PathBuf>,
     ) -> PyResult<()> {
         if self.tuned.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -524,8 +525,15 @@ impl Worker {
             let worker = self.read();
             let worker = worker.as_ref().ok_or_else(error::closed)?;
             let results = if averages { Results::Averages } else { Results::Exact };
-            tuning::begin(worker, method, log.as_deref(), crosses_step, results)
+            tuning::begin(worker, method, log, weights.as_deref(), crosses_step, results)
         })
+    }
+
+    /// A job that was to be tuned is over for this worker: worker 0 says so if there was never anything to tune by.
+    fn end_tuning(&self, method: &str) {
+        if let Some(running) = self.read().as_ref() {
+            tuning::end(running, method, self.tuned.load(Ordering::Relaxed));
+        }
     }
 
     /// Let links be marked as contended, and as free again, while the job runs, where its settings say how hosts are joined.

@@ -15,6 +15,7 @@ use paceline_net::{
     store::Etcd,
 };
 use paceline_sync::agreement::Limits;
+use paceline_tune::Method;
 use std::{
     fmt, fs,
     io::{Read, Write},
@@ -146,6 +147,9 @@ impl Launch {
         variables.extend(saved.map(|folder| ("PACELINE_CHECKPOINT".to_string(), folder)));
         let log = arguments.tune_log.as_deref().map(tuning_log).transpose()?;
         variables.extend(log.map(|file| ("PACELINE_TUNE_LOG".to_string(), file)));
+        let weights = arguments.tune_weights.as_deref();
+        let weights = weights.map(|file| tuning_weights(&arguments.tune, file)).transpose()?;
+        variables.extend(weights.map(|file| ("PACELINE_TUNE_WEIGHTS".to_string(), file)));
         let join_timeout = check(&variables, &secret, &variable)?;
 
         let limits = arguments.elastic.then(|| Limits {
@@ -334,6 +338,20 @@ fn tuning_log(file: &Path) -> Result<String, UsageError> {
     whole.into_os_string().into_string().map_err(|_| unusable(&"its name is not text"))
 }
 
+/// The file of weights for a tuner of this name, read, so that what is wrong is said once and at the beginning. Whole, since
+/// workers may change to another folder.
+fn tuning_weights(tune: &str, file: &Path) -> Result<String, UsageError> {
+    let unusable = |problem: &dyn fmt::Display| {
+        UsageError::new(format!("--tune-weights {}: {problem}", file.display()))
+    };
+    // Without a tuner nobody reads them either.
+    let methods: Vec<Method> = tune.parse().into_iter().collect();
+    Method::weights(&methods, file)
+        .map_err(|error| UsageError::new(format!("--tune-weights: {error}")))?;
+    let whole = file.canonicalize().map_err(|error| unusable(&error))?;
+    whole.into_os_string().into_string().map_err(|_| unusable(&"its name is not text"))
+}
+
 /// Read the variables as a worker will, so that what is wrong is said once and here; the time a worker takes
 /// to join at most.
 fn check(
@@ -374,6 +392,7 @@ fn free_address() -> Result<SocketAddr> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use paceline_learn::metanet::MetaNetwork;
 
     #[derive(Parser)]
     struct Line {
@@ -439,6 +458,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(Path::new(&tuning_log(&folder.path().join("log")).unwrap()).is_absolute());
         assert!(tuning_log(&folder.path().join("no/log")).is_err());
+    }
+
+    #[test]
+    fn weights_are_told_to_workers_whole_and_those_nobody_could_read_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("metanet.bin");
+        fs::write(&file, MetaNetwork::shipped().to_bytes()).unwrap();
+        assert!(Path::new(&tuning_weights("autobyte", &file).unwrap()).is_absolute());
+        for tune in [OFF, "replay"] {
+            let error = tuning_weights(tune, &file).unwrap_err().to_string();
+            assert!(error.contains("method `autobyte`"), "{error}");
+        }
+        fs::write(&file, "damaged").unwrap();
+        for file in [file, folder.path().join("none.bin")] {
+            let error = tuning_weights("autobyte", &file).unwrap_err().to_string();
+            assert!(error.contains(file.to_str().unwrap()), "{error}");
+            assert!(error.contains("paceline learn metanet"), "{error}");
+        }
     }
 
     #[test]

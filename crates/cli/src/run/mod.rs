@@ -135,6 +135,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub tune_log: Option<PathBuf>,
 
+    /// Predict by the weights of this file instead of those that come with the program, where the tuner is `autobyte`:
+    /// `paceline learn metanet --out FILE` writes such a file.
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub tune_weights: Option<PathBuf>,
+
     /// Let the tuner also choose strategies that average in groups (`shuffle`, `gossip`). `DistributedOptimizer` then averages
     /// parameters instead of gradients, unless the program names another mode.
     #[arg(long, requires = "tune")]
