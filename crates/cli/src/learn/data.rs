@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_job_that_cannot_be_is_refused_by_its_line() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
         let mut data = Data::open(Some(file.path()), 3).unwrap();
         data.fill(1, 1, &Generator::new(Vec::new(), 3), &|_| {}).unwrap();
         let good = data.samples().remove(0);
@@ -173,11 +173,12 @@ mod tests {
             (|sample| sample.conditions.tensors.clear(), "nothing can be predicted"),
         ];
         let length = file.as_file().metadata().unwrap().len();
+        let mut end = File::options().append(true).open(file.path()).unwrap();
         for (change, word) in changes {
             let mut sample = good.clone();
             change(&mut sample);
             file.as_file().set_len(length).unwrap();
-            append(file.as_file_mut(), &Line { seed: 3, number: 7, sample: Some(sample) }).unwrap();
+            append(&mut end, &Line { seed: 3, number: 7, sample: Some(sample) }).unwrap();
             let error = Data::open(Some(file.path()), 3).err().unwrap().to_string();
             assert!(error.contains("line 2") && error.contains(word), "{error}");
             // Of another seed, nobody looks at it.

@@ -44,22 +44,19 @@ mod tests {
 
     #[test]
     fn a_long_run_has_a_bounded_number_of_points_with_its_speed() {
-        let phases = [phase(0.0, 500.0), phase(500.0, 1000.0)];
-        let seconds = |step: u32| if step < 5000 { 0.1 } else { 0.5 };
-        let at = |step: u32| {
-            if step < 5000 { 0.1 * f64::from(step) } else { 500.0 + 0.5 * f64::from(step - 5000) }
-        };
-        let sample =
-            |step| Sample { at: at(step), seconds: seconds(step), best: 0.1, expected: 0.1 };
-        let trial = Trial { samples: (0..6000).map(sample).collect(), ..Trial::default() };
+        // Numbers that binary fractions hold, so that no step is in the stretch beside its own.
+        let phases = [phase(0.0, 480.0), phase(480.0, 960.0)];
+        let fast = (0..3840).map(|step| (0.125 * f64::from(step), 0.125));
+        let slow = (0..960).map(|step| (480.0 + 0.5 * f64::from(step), 0.5));
+        let sample = |(at, seconds)| Sample { at, seconds, best: 0.125, expected: seconds };
+        let trial = Trial { samples: fast.chain(slow).map(sample).collect(), ..Trial::default() };
         let series = speeds(&trial, &phases);
         assert_eq!(series.len(), POINTS);
         for (at, speed) in series {
-            let wanted = if at < 500.0 { 10.0 } else { 2.0 };
-            assert!((speed / wanted - 1.0_f64).abs() < 0.05, "{at} {speed}");
+            assert_eq!(speed, if at < 480.0 { 8.0 } else { 2.0 }, "{at}");
         }
-        let corners = [(0.0, 10.0), (500.0, 10.0), (500.0, 2.0), (1000.0, 2.0)];
-        assert_eq!(oracle(&phases, &[0.1, 0.5]), corners);
+        let corners = [(0.0, 8.0), (480.0, 8.0), (480.0, 2.0), (960.0, 2.0)];
+        assert_eq!(oracle(&phases, &[0.125, 0.5]), corners);
     }
 
     #[test]
