@@ -3,8 +3,8 @@
     sudo -E python bench/training/scenarios.py --out results
     sudo -E python bench/training/scenarios.py --out results --at-once 7
 
-Each scenario is one `tuning.py` on a testbed of its own, with the job given here; what it measured and said is kept in --out, and what
-is there already is not measured again. Played layers over slow links keep less than one core busy, so that several scenarios may run at once
+Each scenario is one `tuning.py` on a testbed of its own, with the job given here; what it measured, said and drew is kept in --out, and
+what is there already is not measured again. Played layers over slow links keep less than one core busy, so that several scenarios may run at once
 where there are cores enough. The table goes to standard output.
 
 Exit codes: 0 all measured, 1 error, 3 a scenario failed, 130 interrupted.
@@ -51,7 +51,7 @@ def main() -> int:
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="where scenarios are kept (JSON, logs of tuners)")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="where scenarios are kept (JSON, SVG, logs of tuners)")
     parser.add_argument("--scripts", default=NAMES, help=f"[{NAMES}]")
     parser.add_argument("--at-once", type=int, default=1, help="scenarios that run at the same time [1]")
     parser.add_argument("--methods", default="autobyte,replay,bo", help="[autobyte,replay,bo]")
@@ -69,7 +69,7 @@ def measured(options: argparse.Namespace, name: str) -> dict[str, Any] | None:
         command = [
             sys.executable, str(pathlib.Path(__file__).parent / "tuning.py"), *JOB, *MORE.get(name, ()),
             "--script", str(SCRIPTS / f"{name}.txt"), "--json", str(file), "--logs", str(options.out / name),
-            "--methods", options.methods, "--start", options.start, "--probe", options.probe,
+            "--plot", str(file.with_suffix(".svg")), "--methods", options.methods, "--start", options.start, "--probe", options.probe,
             "--testbed", options.testbed, "--paceline", options.paceline,
         ]  # fmt: skip
         with open(options.out / f"{name}.txt", "w") as said:

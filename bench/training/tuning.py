@@ -9,7 +9,7 @@ the GPU that all share. The script has the lines of `paceline-testbed run
 measured first, in a whole run without a tuner (`default`), then other fixed settings for a while in the conditions of each phase:
 those of `--settings`, or what the replay takes for the best of each phase and of all. What there was to gain is printed before
 any tuner runs. The clock of a run begins after its first steps, whose start-up no tuner can help. The table goes to standard
-output, everything to --json.
+output, everything to --json, speed over time to --plot (and `curves.py` draws it of what --json kept).
 
 Exit codes: 0 all measured, 1 error, 2 wrong usage, 130 interrupted.
 """
@@ -29,6 +29,7 @@ import tempfile
 from typing import Any
 
 import bounds
+import curves
 import profiles
 from cell import START, CellError, Testbed, environment
 
@@ -122,6 +123,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--testbed", default="paceline-testbed", help="the paceline-testbed command")
     parser.add_argument("--paceline", default=os.environ.get("PACELINE_COMMAND", "paceline"), help="the command")
     parser.add_argument("--json", type=pathlib.Path, help="where everything measured goes")
+    parser.add_argument("--plot", type=pathlib.Path, help="draw speed over time (SVG)")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what tuners decided")
     return parser
 
@@ -174,6 +176,8 @@ class Bench:
             print(line_of(method, row), flush=True)
             if self._options.json:
                 self._options.json.write_text(json.dumps(found, indent=1))
+            if self._options.plot:
+                self._options.plot.write_text(curves.draw(self._options.script.stem, found))
 
     def _alike(self, speeds: list[float]) -> list[float]:
         """The same speeds where conditions are the same: the mean over the time that these lasted."""

@@ -13,6 +13,7 @@ sys.path.insert(0, str(FOLDER))
 
 import bounds  # noqa: E402
 import cell  # noqa: E402
+import curves  # noqa: E402
 import profiles  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
@@ -246,3 +247,36 @@ def test_a_cell_brings_back_what_worker_0_wrote(tmp_path: pathlib.Path) -> None:
     script = """echo "host0: progress: round 1"; echo '{"medians": {}}' > "$out" """
     assert stand_in(tmp_path, script).measure(one, 60, told.append) == {"medians": {}}
     assert told == ["round 1"]
+
+
+def test_speeds_over_time_show_a_change_at_once_and_no_single_slow_step() -> None:
+    # Two steps a second from 1 s on, one of which takes 2 s; from 11 s on one step a second.
+    ends = [0.5, *(1 + place / 2 for place in range(10)), *(7.5 + place / 2 for place in range(8)), *range(12, 20)]
+    found = dict(curves.speeds(ends, 1.0))
+    assert min(found) == 1.25, "what does not count is not drawn"
+    assert all(speed == pytest.approx(2 if at < 11 else 1) for at, speed in found.items())
+
+
+def test_a_drawing_has_every_method_and_what_each_phase_changes() -> None:
+    change = {"at": 0.0, "what": "host3", "how": "250mbit"}
+    drawn = curves.draw(
+        "slow <host>",
+        {
+            "phases": [{"begin": 0.0, "end": 10.0, "lines": []}, {"begin": 10.0, "end": 20.0, "lines": [change]}],
+            "fixed": {"ring 1MiB 1MiB": [2.0, 1.0]},
+            "yardstick": {"best": ["ring 1MiB 1MiB"] * 2},
+            "methods": {name: {"begin": 0.0, "ends": [place / 2 for place in range(40)]} for name in ("default", "replay")},
+        },
+    )
+    for text in ("slow &lt;host&gt;", "host3 250mbit", "best of each phase", "default", "replay", "steps a second"):
+        assert text in drawn, text
+    (oracle,) = [line for line in drawn.splitlines() if "dasharray" in line]
+    # Both phases are half as wide as the drawing; the fastest is at its top.
+    assert 'points="60.0,46.0 500.0,46.0 500.0,205.0 940.0,205.0"' in oracle
+    assert drawn.count("<polyline") == 3
+
+
+def test_an_axis_has_few_and_round_numbers() -> None:
+    assert curves.numbers(7.68) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert curves.numbers(85) == [0, 10, 20, 30, 40, 50, 60, 70, 80]
+    assert curves.numbers(0.5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
