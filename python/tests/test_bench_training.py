@@ -14,6 +14,7 @@ sys.path.insert(0, str(FOLDER))
 import bounds  # noqa: E402
 import cell  # noqa: E402
 import curves  # noqa: E402
+import headroom  # noqa: E402
 import profiles  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
@@ -280,3 +281,52 @@ def test_an_axis_has_few_and_round_numbers() -> None:
     assert curves.numbers(7.68) == [0, 1, 2, 3, 4, 5, 6, 7]
     assert curves.numbers(85) == [0, 10, 20, 30, 40, 50, 60, 70, 80]
     assert curves.numbers(0.5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+#: A command that takes the place of `paceline tune`: every tuner ends at the best setting, from wherever the job begins. It
+#: notes that, and who tunes.
+TUNES = """
+import json, pathlib, sys
+words = sys.argv[1:]
+methods = [later for word, later in zip(words, words[1:]) if word == "--method"]
+begins = pathlib.Path(words[words.index("--in-force") + 1]).read_text().split() if "--in-force" in words else []
+with open({told!r}, "a") as told:
+    print(json.dumps([begins, methods]), file=told)
+share = 0.75 if "64KiB" in str(begins) else 1.0
+phase = {{"steps_until_near": 40, "seconds_lost": 2.0}}
+print(json.dumps({{
+    "yardstick": {{"best": [{{"strategy": "ring", "partition": "1MiB", "credit": "4MiB"}}]}},
+    "runs": [
+        {{"method": one, "decisions": [], "phases": [{{**phase, "found": one != "default", "end_share": share if one == "default" else 1.0}}]}}
+        for one in methods
+    ],
+}}))
+"""
+
+
+def test_headroom_is_told_from_each_beginning_and_methods_are_added_to_what_is_known(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, command = tmp_path / "told", tmp_path / "paceline"
+    command.write_text(f"#!{sys.executable}\n{TUNES.format(told=str(told))}")
+    command.chmod(0o755)
+
+    def tables(*more: str) -> str:
+        words = ["static", "--out", str(tmp_path / "out"), "--models", "lstm", "--paceline", str(command), "--beginnings", "usual,small"]
+        monkeypatch.setattr(sys, "argv", ["headroom.py", *words, *more])
+        assert headroom.main() == 0
+        return capsys.readouterr().out
+
+    first = tables()
+    assert "| mean (worst) | | usual | +0.0 % (+0.0 %) |" in first
+    assert "| mean (worst) | | small | -25.0 % (-25.0 %) | +0.0 % (+0.0 %) |" in first
+    asked = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [begins for begins, _ in asked[2:]] == [
+        ["[settings]", "strategy", "=", '"ring"'],
+        ["[settings]", "strategy", "=", '"ring"', "partition", "=", '"64KiB"', "credit", "=", '"64KiB"'],
+    ]
+    assert tables() == first and len(told.read_text().splitlines()) == 4, "nothing is played twice"
+    then = tables("--methods", "all")
+    assert [json.loads(line)[1] for line in told.read_text().splitlines()[4:]] == [["grid", "random"]] * 4
+    assert "| model, script, seed | grid | random | bo | autobyte | replay |" in then
+    assert "| lstm 25gbit, still, all-reduce, small, 1 | 40 steps, 2.0 s |" in then
