@@ -1,5 +1,6 @@
 """Follows the plan's passes over a batch, and compares with one pass over the batches of all workers."""
 
+import quick  # noqa: F401, I001
 import torch
 from torch import nn
 

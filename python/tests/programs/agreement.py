@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 
+import quick  # noqa: F401, I001
 import torch
 import torch.distributed as dist
 from torch import nn

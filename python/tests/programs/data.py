@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 
+import quick  # noqa: F401, I001
 import paceline.torch as pl
 
 SAMPLES = 230

@@ -2,6 +2,7 @@
 
 import time
 
+import quick  # noqa: F401, I001
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

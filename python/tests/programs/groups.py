@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+import quick  # noqa: F401, I001
 import torch
 
 import paceline.torch as pl

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 
+import quick  # noqa: F401, I001
 import torch
 
 import paceline.torch as pl

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
+import quick  # noqa: F401, I001
 import torch
 from torch import nn
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 
+import quick  # noqa: F401, I001
 import torch
 
 import paceline.torch as pl

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 
+import quick  # noqa: F401, I001
 import torch
 from torch import nn
 

@@ -13,6 +13,7 @@ import pathlib
 import sys
 import time
 
+import quick  # noqa: F401, I001
 import torch
 from torch import nn
 

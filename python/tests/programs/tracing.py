@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 
+import quick  # noqa: F401, I001
 import torch
 import torch.distributed as dist
 from torch import nn

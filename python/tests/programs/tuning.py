@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+import quick  # noqa: F401, I001
 import torch
 import torch.distributed as dist
 from torch import nn
