@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,11 @@ PROGRAMS = pathlib.Path(__file__).parent / "programs"
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 #: No test may take longer, in seconds, even where every core is busy.
 LIMIT = 150.0
+
+
+def long(*values: object) -> Any:
+    """A case of a test of which others are always run: this one only by `scripts/test --long`, as what is marked so."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 @dataclasses.dataclass

@@ -149,6 +149,7 @@ def test_a_policy_hears_that_nobody_starts_the_workers_it_wants(paceline_command
     assert job.finish() == 0, "\n".join(job.lines)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_frozen_is_given_up_and_another_takes_its_place(
     paceline_command: str, tmp_path: pathlib.Path
 ) -> None:

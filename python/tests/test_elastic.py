@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conftest import LIMIT, PROGRAMS, environment, etcd_server
+from conftest import LIMIT, PROGRAMS, environment, etcd_server, long
 
 SAMPLES = 1200
 
@@ -171,20 +171,20 @@ def test_workers_are_added_and_removed_while_the_job_trains(
 @pytest.mark.parametrize(
     ("extra", "listened"),
     [
-        ("policies, slows", True),
+        long("policies, slows", True),
         # In eight steps, a parameter in each; the second newcomer comes in the middle of it, and the first begins anew.
         ("policies, slows, bit by bit", True),
-        ("sums, bit by bit", False),
+        long("sums, bit by bit", False),
         # What it keeps besides, and changes after each step.
         ("averages", True),
-        ("averages, sums", False),
+        long("averages, sums", False),
         # Operations of the program's own: in each step, and in none but that in which the newcomer listens.
         ("sums", False),
-        ("adds", True),
+        long("adds", True),
         # What cannot be followed: gradients and parameters that the program changes.
         ("clips", False),
-        ("skips", True),
-        ("writes", False),
+        long("skips", True),
+        long("writes", False),
     ],
 )
 def test_a_newcomer_listens_to_a_step_of_whatever_the_others_do(
@@ -226,8 +226,8 @@ def test_newcomers_close_together_are_let_in_where_processes_load_the_data(
 @pytest.mark.parametrize(
     ("dies", "size"),
     [
-        ("0 is killed", 2), ("1 is killed", 2), ("dies entering", None), ("dies listening", None),
-        ("0 is killed after the step", 3), ("1 is killed after the step", 3),
+        ("0 is killed", 2), long("1 is killed", 2), long("dies entering", None), ("dies listening", None),
+        long("0 is killed after the step", 3), ("1 is killed after the step", 3),
     ],
 )  # fmt: skip
 def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
@@ -235,7 +235,7 @@ def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
 ) -> None:
     held = tmp_path / "enough"
     # Tens of megabytes, in pieces of two workers: those of the one that dies as the step begins come from the other.
-    job = Job(paceline_command, 2, name, "--min", "1", TEST_HELD=str(held), TEST_EXTRA=dies, TEST_WIDTH="40000")
+    job = Job(paceline_command, 2, name, "--min", "1", TEST_HELD=str(held), TEST_EXTRA=dies, TEST_WIDTH="20000")
     job.wait_for(r"dealt 5 ")
     job.tell("resize", "3")
     job.wait_for(r"was ended by SIGKILL")
@@ -246,7 +246,7 @@ def test_one_that_is_killed_while_the_state_travels_holds_up_nobody(
 
 
 # Where workers compare, where rank 0 has given away some of its parameters, and one that only gets them.
-@pytest.mark.parametrize("dies", ["0:0", "0:1", "0:7", "1:0", "1:6"])
+@pytest.mark.parametrize("dies", [long("0:0"), long("0:1"), "0:7", "1:0", long("1:6")])
 def test_one_that_is_killed_before_the_first_step_leaves_the_others_to_begin_without_it(
     paceline_command: str, name: str, dies: str
 ) -> None:
@@ -380,7 +380,7 @@ def test_workers_killed_while_they_train_in_groups_leave_the_others_to_agree(pac
     job.check(2)
 
 
-@pytest.mark.parametrize(("mode", "reach"), [("averaging", 2), ("pairs", 9), ("local", 9)])
+@pytest.mark.parametrize(("mode", "reach"), [long("averaging", 2), ("pairs", 9), long("local", 9)])
 def test_a_policy_averages_models_while_there_are_many_workers_and_they_come_go_and_die(
     paceline_command: str, name: str, tmp_path: pathlib.Path, mode: str, reach: int
 ) -> None:
@@ -407,7 +407,7 @@ def test_a_policy_averages_models_while_there_are_many_workers_and_they_come_go_
     job.check(3, reach=reach, left=1)
 
 
-@pytest.mark.parametrize("mode", ["averaging", "pairs", "local"])
+@pytest.mark.parametrize("mode", [long("averaging"), long("pairs"), "local"])
 def test_workers_killed_while_they_average_models_leave_the_others_to_agree(
     paceline_command: str, name: str, mode: str
 ) -> None:
@@ -552,7 +552,7 @@ def test_a_newcomer_to_ddp_is_told_what_to_use_instead_and_the_others_go_on(pace
     job.finish()
 
 
-@pytest.mark.parametrize("extra", ["sums, dies first", "shows, dies first"])
+@pytest.mark.parametrize("extra", ["sums, dies first", long("shows, dies first")])
 def test_what_a_program_sums_for_itself_holds_nothing_of_the_samples_of_a_worker_that_is_killed(
     paceline_command: str, name: str, extra: str
 ) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import PROGRAMS, run_ranks
+from conftest import PROGRAMS, long, run_ranks
 
 sys.path.insert(0, str(PROGRAMS))
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, long(4)])
 def test_sharded_training_agrees_with_gloo(size: int) -> None:
     from paceline.torch import versions
 

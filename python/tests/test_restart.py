@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import PROGRAMS, run_launcher
+from conftest import PROGRAMS, long, run_launcher
 from test_elastic import Job
 
 torch = pytest.importorskip("torch")
@@ -123,7 +123,7 @@ def test_copies_are_saved_while_workers_come_and_die(paceline_command: str, tmp_
         assert worker["restored"] and [now["mode"] for now in worker["course"]] == ["local"] * 10
 
 
-@pytest.mark.parametrize("mode", ["averaging", "pairs", "local", "groups", "asynchronous"])
+@pytest.mark.parametrize("mode", [long("averaging"), long("pairs"), "local", long("groups"), "asynchronous"])
 def test_a_checkpoint_of_copies_is_their_mean_and_leaves_them_alone(paceline_command: str, tmp_path: pathlib.Path, mode: str) -> None:
     size = 4 if mode == "groups" else 3
     # A copy is averaged with few others at a time, so that it differs from the mean.

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import EXAMPLES, PROGRAMS, environment, run_launcher, run_ranks
+from conftest import EXAMPLES, PROGRAMS, environment, long, run_launcher, run_ranks
 
 from paceline.torch import tracing
 from paceline.torch.observing import NO_LAYER, UPDATE, Observer
@@ -137,7 +137,7 @@ def test_an_update_belongs_to_the_layer_that_waited_for_it(monkeypatch: pytest.M
     assert spans == [(UPDATE, NO_LAYER, 7, 7), (UPDATE, 2, 7, 7)]
 
 
-@pytest.mark.parametrize("example", ["ddp_resnet", "ddp_gpt"])
+@pytest.mark.parametrize("example", [long("ddp_resnet"), "ddp_gpt"])
 def test_an_example_under_ddp_is_replayed_as_it_was_recorded(
     paceline_command: str, tmp_path: pathlib.Path, example: str
 ) -> None:
@@ -155,7 +155,7 @@ def test_an_example_under_ddp_is_replayed_as_it_was_recorded(
     assert abs(found["recorded_step_ms"] / found["measured_step_ms"] - 1) < 0.01, found
 
 
-@pytest.mark.parametrize("kind", [(), ("--clip", "1")], ids=["whole steps", "clipped"])
+@pytest.mark.parametrize("kind", [long(()), ("--clip", "1")], ids=["whole steps", "clipped"])
 def test_a_script_of_horovods_is_replayed_as_it_was_recorded(
     paceline_command: str, tmp_path: pathlib.Path, kind: tuple[str, ...]
 ) -> None:
