@@ -15,7 +15,7 @@ const REFERENCE_STEPS: u64 = 16;
 const LONGEST_REFERENCE_STEPS: u64 = 128;
 /// What is seen of steps less far apart than this differs by less than its noise, since it is smoothed.
 const STEPS_APART: u64 = 5;
-/// Observations whose differences say how noisy a signal is.
+/// Observations whose differences from those before say how noisy a signal is.
 const RECENT: usize = 24;
 /// Below this relative difference nothing has changed, however often it is seen.
 const SLACK: f64 = 0.04;
@@ -29,8 +29,9 @@ const ALARM_DEVIATIONS: f64 = 6.0;
 const MOST_AT_ONCE: f64 = 0.5;
 /// A signal stands still if it moves by no more than the slack, or this many deviations.
 const STILL_DEVIATIONS: f64 = 3.0;
-/// The median of the absolute difference of two values of a normal distribution, in standard deviations.
-const MEDIAN_DIFFERENCE: f64 = 0.6745 * std::f64::consts::SQRT_2;
+/// The median of the smaller of two: a value's difference from one before it, and from the line through two before it, each over its own
+/// deviation; in standard deviations of a normal distribution.
+const MEDIAN_DIFFERENCE: f64 = 0.466;
 
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -163,9 +164,9 @@ struct Gauge {
     /// What was seen last, and by how much it differed from what was seen before it.
     last: Option<f64>,
     moved: f64,
-    /// The last observations, the first of them far enough from the newest to tell noise by.
+    /// The last observations, as many as it takes to tell noise by.
     recent: VecDeque<(u64, f64)>,
-    /// Absolute differences of such. They outlive a restart: noise stays what it is.
+    /// What values differed by from what was to be expected. It outlives a restart: noise stays what it is.
     differences: VecDeque<f64>,
 }
 
@@ -197,17 +198,22 @@ impl Gauge {
         Some((self.rise.max(self.fall) / alarm, self.level.exp()))
     }
 
-    /// With what was seen some steps ago.
+    /// With what was seen some steps ago, and with where that was going from some more steps ago: neither stairs nor ramps are noise.
     fn compare(&mut self, step: u64, value: f64) {
-        let apart = |(other, _): &(u64, f64)| step.saturating_sub(*other) >= STEPS_APART;
-        while self.recent.get(1).is_some_and(apart) {
-            self.recent.pop_front();
-        }
-        if let Some((_, before)) = self.recent.front().copied().filter(apart) {
+        let before = |step: u64| {
+            let apart = move |(other, _): &&(u64, f64)| step.saturating_sub(*other) >= STEPS_APART;
+            self.recent.iter().rev().find(apart).copied()
+        };
+        let between = before(step);
+        let first = between.and_then(|(step, _)| before(step));
+        if let (Some((_, between)), Some((since, first))) = (between, first) {
             if self.differences.len() == RECENT {
                 self.differences.pop_front();
             }
-            self.differences.push_back((value - before).abs());
+            let moved = (value - between).abs() / 2_f64.sqrt();
+            let turned = (value - 2.0 * between + first).abs() / 6_f64.sqrt();
+            self.differences.push_back(moved.min(turned));
+            self.recent.retain(|(step, _)| *step >= since);
         }
         self.recent.push_back((step, value));
     }
@@ -240,5 +246,67 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
         0 => 0.0,
         odd if odd % 2 == 1 => values[odd / 2],
         even => (values[even / 2 - 1] + values[even / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_replay::Random;
+
+    /// A gauge that was shown a value after each of so many steps.
+    fn shown(steps: u64, mut value: impl FnMut(u64) -> f64) -> Gauge {
+        let mut gauge = Gauge::default();
+        for step in 1..=steps {
+            gauge.observe(step, value(step));
+        }
+        gauge
+    }
+
+    /// Between 1 - `most` and 1 + `most`, each as likely.
+    fn even(random: &mut Random, most: f64) -> f64 {
+        1.0 + most * (random.below(2001) as f64 / 1000.0 - 1.0)
+    }
+
+    #[test]
+    fn noise_is_told_from_a_ramp() {
+        let mut random = Random::new(1);
+        // The standard deviation of such a value is its most over the root of three.
+        let noisy = shown(200, |_| even(&mut random, 0.1));
+        assert!((0.03..0.1).contains(&noisy.noise()), "{}", noisy.noise());
+        let ramp = shown(60, |step| 0.95_f64.powi(step as i32));
+        assert!(ramp.noise() < 1e-9, "{}", ramp.noise());
+        let stairs = shown(60, |step| 0.8_f64.powi(step as i32 / 12));
+        assert!(stairs.noise() < 1e-9, "{}", stairs.noise());
+    }
+
+    #[test]
+    fn noise_raises_hardly_any_alarm_and_a_change_does_at_once() {
+        let mut alarms = 0;
+        for seed in 0..100 {
+            let mut random = Random::new(seed);
+            let mut gauge = Gauge::default();
+            for step in 1..=500 {
+                let alarm = gauge.observe(step, even(&mut random, 0.2));
+                if alarm.is_some_and(|(alarm, _)| alarm >= 1.0) {
+                    alarms += 1;
+                    gauge.restart();
+                }
+            }
+            let mut slow = (1..=8).map(|step| gauge.observe(500 + step, 0.25));
+            let alarm = slow.position(|alarm| alarm.is_some_and(|(alarm, _)| alarm >= 1.0));
+            assert!(alarm.is_some_and(|after| after <= 3), "seed {seed}: {alarm:?}");
+        }
+        assert!(alarms < 150, "{alarms} in 50,000 observations");
+    }
+
+    #[test]
+    fn a_slow_ramp_is_a_change_however_long_the_reference_is() {
+        let mut gauge = shown(100, |_| 1.0);
+        let alarm = (1..200).find(|step| {
+            let value = 0.995_f64.powi(*step as i32);
+            gauge.observe(100 + step, value).is_some_and(|(alarm, _)| alarm >= 1.0)
+        });
+        assert!(alarm.is_some_and(|step| step < 40), "{alarm:?}");
     }
 }
