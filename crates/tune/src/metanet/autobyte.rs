@@ -69,7 +69,11 @@ impl Predictor for AutoByte {
         }
         let Some(now) = conditions(seen, &self.surroundings) else { return Vec::new() };
         let (bytes, workers) = (now.bytes(), now.workers.len());
-        let choices = candidates.iter().map(|candidate| choice(candidate, bytes, workers));
+        let present = Candidate::of(&seen.settings);
+        let choices = candidates.iter().map(|candidate| match *candidate == present {
+            true => choice(candidate),
+            false => choice(candidate).map(|choice| learned(choice, bytes, workers)),
+        });
         let choices: Vec<Option<Choice>> = choices.collect();
         let known: Vec<Choice> = choices.iter().copied().flatten().collect();
         let Some(mut logarithms) = self.logarithms(&now, &known) else { return Vec::new() };
@@ -150,9 +154,7 @@ pub fn conditions(seen: &JobMetrics, surroundings: &Surroundings) -> Option<Cond
     });
     let different: HashSet<&String> = hosts.iter().collect();
     let speed = seen.speed();
-    let bytes = seen.shape.tensors.iter().map(|tensor| tensor.bytes as f64).sum();
-    let present = choice(&Candidate::of(&seen.settings), bytes, seen.workers.len());
-    let present = present.filter(|_| speed > 0.0);
+    let present = choice(&Candidate::of(&seen.settings)).filter(|_| speed > 0.0);
     let conditions = Conditions {
         tensors: sizes.map(tensor).collect(),
         workers: workers.collect(),
@@ -178,10 +180,16 @@ pub(super) fn rates_of_hosts(measured: &[f64], hosts: &[String]) -> Option<Vec<f
     mean.is_normal().then(|| rates.into_iter().map(|rate| rate.unwrap_or(mean)).collect())
 }
 
-/// A candidate in the network's words, for a job of so many bytes and workers. `None` if it has no embedding of the
-/// strategy. Partitions smaller than any it learned from are taken for the smallest of those: better no opinion on them
-/// than one from nowhere.
-fn choice(candidate: &Candidate, bytes: f64, workers: usize) -> Option<Choice> {
+/// A choice that the network may be asked about, for a job of so many bytes and workers: partitions smaller than any it learned from are
+/// taken for the smallest of those. Better no opinion on them than one from nowhere; but what is in force stays what it is, since
+/// what it gives was measured.
+fn learned(choice: Choice, bytes: f64, workers: usize) -> Choice {
+    let least = generate::least_partition(bytes, workers);
+    Choice { partition: choice.partition.max(least), ..choice }
+}
+
+/// A candidate in the network's words. `None` if it has no embedding of the strategy.
+fn choice(candidate: &Candidate) -> Option<Choice> {
     // Parameters of a strategy, such as the number of servers, are not told apart; but racks in the place of hosts are another strategy.
     let (name, parameters) = match candidate.strategy.0.split_once(':') {
         Some((name, parameters)) => (name, parameters),
@@ -193,8 +201,7 @@ fn choice(candidate: &Candidate, bytes: f64, workers: usize) -> Option<Choice> {
         ByteSize::UNLIMITED => f64::INFINITY,
         ByteSize(bytes) => bytes as f64,
     };
-    let least = generate::least_partition(bytes, workers);
-    Some(Choice { strategy, partition: (candidate.partition.0 as f64).max(least), credit })
+    Some(Choice { strategy, partition: candidate.partition.0 as f64, credit })
 }
 
 #[cfg(test)]
@@ -286,6 +293,20 @@ mod tests {
             let known = !unknown.contains(&candidate.strategy.0.as_str());
             assert_eq!(speed > 0.0, known, "{candidate}: {speed}");
         }
+    }
+
+    #[test]
+    fn pieces_smaller_than_any_it_learned_from_are_known_where_they_are_in_force() {
+        let (environment, model, surroundings) = example();
+        let sized = |bytes: u64| Settings { partition: ByteSize(bytes), ..ring() };
+        let mut seen = shown(&environment, &model, &ring());
+        seen.settings = sized(512);
+        let candidates = [512, 1024, 2048].map(|bytes| Candidate::of(&sized(bytes)));
+        let speeds = AutoByte::new(surroundings.clone()).predict(&seen, &candidates);
+        assert_eq!(speeds[1], speeds[2]);
+        assert_ne!(speeds[0], speeds[1]);
+        let present = conditions(&seen, &surroundings).unwrap().seen.unwrap();
+        assert_eq!(present.choice.partition, 512.0);
     }
 
     #[test]
